@@ -1,0 +1,1 @@
+"""What every lesson shares and none teaches. A learner never has to read this folder."""

@@ -1,0 +1,96 @@
+"""A scheduler's configuration, checked where it enters, in the user's own words."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kit.errors import BadConfig
+
+DEFAULT_MAX_NUM_SEQS = 16
+POLICIES = ("fcfs", "shortest", "priority")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What s10's scheduler can be told. Names are vLLM's where vLLM has one.
+
+    max_num_batched_tokens: the token budget of one step.
+    max_num_seqs: the most requests that run together; unset it is 16, or the token budget if that is smaller.
+    num_blocks, block_size: the KV pool, in blocks of so many tokens.
+    watermark: share of the pool that admissions leave free (whole blocks, rounded down).
+    policy: `fcfs`, `shortest` or `priority`.
+    max_model_len: the longest prompt + output the model takes; unset means no limit.
+    reject_unservable: refuse at `add` what could never finish. Off only to show what happens without the check.
+    allow_small_budget: accept a token budget below max_num_seqs, to show who starves.
+    """
+
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = None  # type: ignore[assignment]  # resolved below
+    num_blocks: int = 4000
+    block_size: int = 16
+    watermark: float = 0.01
+    policy: str = "fcfs"
+    max_model_len: int | None = None
+    reject_unservable: bool = True
+    allow_small_budget: bool = False
+
+    def __post_init__(self) -> None:
+        positive("max_num_batched_tokens", self.max_num_batched_tokens)
+        if self.max_num_seqs is None:
+            object.__setattr__(self, "max_num_seqs", min(DEFAULT_MAX_NUM_SEQS, self.max_num_batched_tokens))
+        for name in ("max_num_seqs", "num_blocks", "block_size"):
+            positive(name, getattr(self, name))
+        if self.max_model_len is not None:
+            positive("max_model_len", self.max_model_len)
+        if self.max_num_batched_tokens < self.max_num_seqs and not self.allow_small_budget:
+            raise BadConfig(
+                f"token budget {self.max_num_batched_tokens} is smaller than max_num_seqs {self.max_num_seqs}: "
+                f"the last ones running would never get a turn. Raise the budget or lower max_num_seqs"
+            )
+        if (
+            not isinstance(self.watermark, (int, float))
+            or isinstance(self.watermark, bool)
+            or not 0 <= self.watermark < 1
+        ):
+            raise BadConfig(f"watermark is {self.watermark!r}; it must be a share of the pool, from 0 up to but not 1")
+        if self.policy not in POLICIES:
+            raise BadConfig(f"policy {self.policy!r} is unknown; choose {', '.join(POLICIES)}")
+        for name in ("reject_unservable", "allow_small_budget"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadConfig(f"{name} is {getattr(self, name)!r}; it must be true or false")
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that an admission must leave free: 1 % of 60 blocks is 0 whole blocks, of 4,000 it is 40."""
+        return math.floor(self.watermark * self.num_blocks)
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that admissions may fill."""
+        return self.num_blocks - self.watermark_blocks
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> Config:
+        """A Config from JSON-like options; an unknown key is refused, with the nearest known one."""
+        known = [field.name for field in fields(cls)]
+        for key in options:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                raise BadConfig(
+                    f"unknown option {key!r}"
+                    + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+                )
+        return cls(**options)
+
+
+def positive(name: str, value: Any) -> int:
+    """`value`, if it is a whole number of at least 1; else BadConfig says what it is."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadConfig(f"{name} is {value!r}; it must be a whole number")
+    if value < 1:
+        raise BadConfig(f"{name} is {value}; it must be at least 1")
+    return value

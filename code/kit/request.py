@@ -1,0 +1,97 @@
+"""One request: a prompt, the tokens made so far, and how far behind its KV cache is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kit.errors import BadRequest
+
+
+class Count:
+    """An output that is counted, not stored: what a cost model produces has a length and no content."""
+
+    __slots__ = ("length",)
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def __iadd__(self, tokens: Sequence[int]) -> Count:
+        self.length += len(tokens)
+        return self
+
+    def __len__(self) -> int:
+        return self.length
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A progress bar: `num_computed_tokens` chases `num_tokens`.
+
+    There is no prefill phase and no decode phase, only how far behind a request is. A new request is behind by its whole
+    prompt, a running one by the single token it has just sampled, an evicted one by everything it ever had.
+
+    prompt: token ids; a `range` will do, so that a million synthetic requests stay small.
+    max_tokens: the most tokens it may generate, at least 1.
+    arrival_ns: when it arrives, in nanoseconds of virtual time.
+    priority: smaller is more urgent (vLLM's direction).
+    stop_token_ids: sampling one of these ends it, the model's EOS among them.
+    """
+
+    id: str
+    prompt: Sequence[int]
+    max_tokens: int
+    arrival_ns: int = 0
+    priority: float = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    output: list[int] | Count = field(default_factory=list)
+
+    num_tokens: int = field(init=False)  # prompt + output: all that is known
+    num_computed_tokens: int = field(init=False, default=0)  # of these, the ones whose KV is stored
+    blocks: list[int] = field(init=False, default_factory=list)  # its block table: physical ids, in order
+    order: int = field(init=False, default=0)  # its number in the order of `add`: every tie is settled by it
+    num_preemptions: int = field(init=False, default=0)
+    recomputed_tokens: int = field(init=False, default=0)  # stored tokens that preemptions threw away
+    finish_reason: str | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if len(self.prompt) == 0:
+            raise BadRequest(
+                f"request {self.id}: its prompt is empty; an engine needs at least one token to start from"
+            )
+        if not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool) or self.max_tokens < 1:
+            raise BadRequest(
+                f"request {self.id}: max_tokens is {self.max_tokens!r}; it must be a whole number, at least 1"
+            )
+        if not isinstance(self.arrival_ns, int) or self.arrival_ns < 0:
+            raise BadRequest(
+                f"request {self.id}: it arrives at {self.arrival_ns!r} ns; it must be a whole number, at least 0"
+            )
+        if not isinstance(self.priority, (int, float)) or math.isnan(self.priority):
+            raise BadRequest(f"request {self.id}: its priority is {self.priority!r}; it must be a number")
+        self.num_tokens = len(self.prompt) + len(self.output)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - len(self.prompt)
+
+    @property
+    def max_kv_slots(self) -> int:
+        """The most KV slots it can ever need: the last sampled token is never fed, so never stored."""
+        return len(self.prompt) + self.max_tokens - 1
+
+    def __repr__(self) -> str:
+        return f"<{self.id} {self.num_computed_tokens}/{self.num_tokens}>"
+
+
+def ns_from_seconds(seconds: float, what: str = "time") -> int:
+    """Seconds to whole nanoseconds; a NaN, an infinity or a negative time is refused by name."""
+    if not math.isfinite(seconds) or seconds < 0:
+        raise BadRequest(f"{what} is {seconds} s; it must be a number, at least 0")
+    return round(seconds * 1e9)
+
+
+def total_tokens(requests: Iterable[Request]) -> int:
+    """All that these requests know: prompts and outputs."""
+    return sum(request.num_tokens for request in requests)

@@ -1,0 +1,328 @@
+"""s10 adds the two limits that a real engine lives under: tokens per step, and blocks of KV memory.
+
+The shape of the file: policies (who is next, who is evicted); `Scheduler` with its two passes; `ThrashMeter`; `main`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Mapping
+
+from kit.config import Config
+from kit.errors import DuplicateRequest, refuse_beyond
+from kit.exercise import exercise
+from kit.request import Request, total_tokens
+from kit.waiting import WaitingQueue
+from s03_step_cost import A100_LLAMA3_8B, CostModel
+from s05_paged_blocks import BlockPool, blocks_needed
+from s08_static_batching import Batch, Engine, Wait, append_tokens
+
+
+class FCFS:
+    """First come, first served. A victim came before everyone who waits, so its key takes it to the front."""
+
+    def key(self, request: Request) -> tuple[float, ...]:
+        """Requests are served in increasing order of this; ties go by the order of `add`."""
+        return (request.order,)
+
+    def victim(self, running: list[Request]) -> Request:
+        """Whom to evict: the last admitted, who has had the least time to gather work that would be lost."""
+        return running[-1]
+
+
+class ShortestFirst(FCFS):
+    """The shortest prompt first, then the earliest arrival. A preemption changes neither."""
+
+    def key(self, request: Request) -> tuple[float, ...]:
+        return len(request.prompt), request.arrival_ns
+
+
+class Priority(FCFS):
+    """The smallest `priority` first, then the earliest arrival; the victim is the other end of the same order."""
+
+    def key(self, request: Request) -> tuple[float, ...]:
+        return request.priority, request.arrival_ns
+
+    def victim(self, running: list[Request]) -> Request:
+        return max(running, key=lambda request: (self.key(request), request.order))
+
+
+class AgedPriority(Priority):
+    """Extension. Waiting improves a priority, by `points_per_second`: nobody starves behind a stream of urgent ones."""
+
+    def __init__(self, points_per_second: float):
+        self.points_per_second = points_per_second
+
+    @exercise
+    def key(self, request: Request) -> tuple[float, ...]:
+        """`priority` minus points_per_second * seconds waited, as a key that need not change. Roughly 2 lines.
+
+        Who waits ages at the same pace as everyone else, so two requests never change places while both wait. Leave out
+        what they share, the present, and count the arrival alone. Returns (aged priority, `arrival_ns`).
+        """
+        return request.priority + self.points_per_second * request.arrival_ns / 1e9, request.arrival_ns
+
+
+POLICIES = {"fcfs": FCFS, "shortest": ShortestFirst, "priority": Priority}
+
+
+class Scheduler:
+    """Two queues, a token budget and a KV pool.
+
+    config: the limits (kit.config.Config). policy: in place of the one that `config.policy` names.
+    Between steps each live request is in exactly one of the two queues, and free + used blocks make up the pool.
+    """
+
+    def __init__(self, config: Config, policy: FCFS | None = None):
+        self.config = config
+        self.policy = policy or POLICIES[config.policy]()
+        self.pool = BlockPool(config.num_blocks, config.block_size)
+        self.waiting = WaitingQueue(self.policy.key)  # head, pop, push, remove, in the policy's order
+        self.running: list[Request] = []  # in the order of admission
+        self.batch = Batch()  # the step being decided
+        self.ttft_target_ms: float | None = None  # extension: refuse at arrival what would wait longer
+        self.cost: CostModel = A100_LLAMA3_8B  # what that prediction is priced with
+        self.meter: ThrashMeter | None = None  # extension: admit nobody while the pool thrashes
+        self._live: dict[str, Request] = {}
+        self._added = 0
+
+    @exercise
+    def add(self, request: Request) -> None:
+        """Take a request in, or refuse at once what could never finish. Roughly 15 lines.
+
+        To refuse, call `refuse_beyond(request.id, reason, needed, available)`: it raises if needed is the larger number.
+        A refused request leaves no trace in the scheduler.
+        1. DuplicateRequest(message) if a live request has its id (`self._live`: id -> request).
+        2. With a `config.max_model_len`: "rejected_len" if the prompt and one more token are beyond it; then cut
+           `max_tokens` down to the room behind the prompt.
+        3. Unless `config.reject_unservable` is off, for its `max_kv_slots`, the most tokens it can come to store:
+           "rejected_kv" if they take more blocks than `config.usable_blocks` (the pool above the watermark);
+           "rejected_budget" if they are beyond the token budget, for a preempted request returns in one piece.
+        4. Extension: with a `ttft_target_ms`, "rejected_slo" if `predict_ttft_ms(request)` is beyond it (both rounded).
+        5. Give it its number in the order of add (`request.order`; `self._added` counts), make it live, queue it.
+        """
+        config = self.config
+        if request.id in self._live:
+            raise DuplicateRequest(
+                f"request {request.id} is live already: choose another id, or wait until it has ended"
+            )
+        if config.max_model_len is not None:
+            refuse_beyond(request.id, "rejected_len", len(request.prompt) + 1, config.max_model_len)
+            request.max_tokens = min(request.max_tokens, config.max_model_len - len(request.prompt))
+        if config.reject_unservable:
+            slots = request.max_kv_slots
+            refuse_beyond(request.id, "rejected_kv", blocks_needed(slots, config.block_size), config.usable_blocks)
+            refuse_beyond(request.id, "rejected_budget", slots, config.max_num_batched_tokens)
+        if self.ttft_target_ms is not None:
+            ttft_ms = self.predict_ttft_ms(request)
+            refuse_beyond(request.id, "rejected_slo", round(ttft_ms), round(self.ttft_target_ms))
+        self._added += 1
+        request.order = self._added
+        self._live[request.id] = request
+        self.waiting.push(request)
+
+    def schedule(self) -> Batch:
+        """Decide what the next step computes: first those who run, then those who wait."""
+        self.batch = Batch()
+        left = self.decode_pass(self.config.max_num_batched_tokens)
+        self.batch.budget_left = self.admit_pass(left)
+        return self.batch
+
+    @exercise
+    def decode_pass(self, budget: int) -> int:
+        """Give each running request its next token, evicting *while* blocks are short. Returns the budget left.
+
+        For each request of a snapshot of `running` (the list itself shrinks while you walk). Roughly 12 lines.
+        1. Pass over one that has been evicted meanwhile: it is in `self.batch.preempted`.
+        2. `n = self.chunk_size(request, budget)`; if n is 0 the budget is spent: stop.
+        3. While it lacks more blocks (`self.pool.missing(request, n)`) than `self.pool.num_free` and has not been evicted
+           itself: preempt whom `self.pick_victim()` names. The budget grows by what `preempt` gives back.
+        4. Unless it was evicted itself: `self.compute(request, n)`, and n tokens of the budget are spent.
+        """
+        preempted = self.batch.preempted
+        for request in tuple(self.running):
+            if request in preempted:
+                continue
+            n = self.chunk_size(request, budget)
+            if n == 0:
+                break
+            while self.pool.missing(request, n) > self.pool.num_free and request not in preempted:
+                budget += self.preempt(self.pick_victim())
+            if request not in preempted:
+                self.compute(request, n)
+                budget -= n
+        return budget
+
+    @exercise
+    def pick_victim(self) -> Request:
+        """Whom to evict when a block is missing: ask the policy about `running`. Roughly 1 line."""
+        return self.policy.victim(self.running)
+
+    @exercise
+    def preempt(self, request: Request) -> int:
+        """Evict a running request. Returns the tokens that it gives back to this step's budget. Roughly 8 lines.
+
+        1. If this step's `self.batch.tokens` has it, take it out there and set `num_computed_tokens` back by as many
+           tokens: they will not be computed, so they go back to the budget and were never stored.
+        2. Out of `running`; `self._park(request)`; count it in `num_preemptions`; list it in `self.batch.preempted`.
+        3. Push it to `waiting`: its key decides the place. Its output stays, for its user has read those tokens.
+        """
+        given_back = self.batch.tokens.pop(request, 0)
+        request.num_computed_tokens -= given_back
+        self.running.remove(request)
+        self._park(request)
+        request.num_preemptions += 1
+        self.batch.preempted.append(request)
+        self.waiting.push(request)
+        return given_back
+
+    @exercise
+    def admit_pass(self, budget: int) -> int:
+        """Let requests in from the head of the queue until the head has to wait. Returns the budget left.
+
+        While anybody waits, look at the head of `waiting`. Roughly 12 lines.
+        1. `wait = self.why_wait(head, budget)`. With a reason: `self.batch.head = wait`, and stop; nobody overtakes.
+        2. Pop it, append it to `running`, list it in `batch.resumed` if it was ever preempted, else in `batch.admitted`.
+        3. `self._restore(request)`; compute its `chunk_size` as in the decode pass, and take that off the budget.
+        """
+        while self.waiting:
+            request = self.waiting.head()
+            self.batch.head = self.why_wait(request, budget)
+            if self.batch.head is not None:
+                break
+            self.waiting.pop()
+            self.running.append(request)
+            (self.batch.resumed if request.num_preemptions else self.batch.admitted).append(request)
+            self._restore(request)
+            n = self.chunk_size(request, budget)
+            self.compute(request, n)
+            budget -= n
+        return budget
+
+    @exercise
+    def why_wait(self, request: Request, budget: int) -> Wait | None:
+        """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 15 lines.
+
+        The first rule that holds it back, as Wait(rule, needed, available, text):
+        "eviction": this step has evicted somebody, so it admits nobody; needed 0, available len(batch.preempted).
+        "seats":    `max_num_seqs` requests run already; needed 1, available 0.
+        "budget":   it is behind by more tokens than are left, and they can't be split; needed tokens, available budget.
+        "blocks":   it lacks more blocks than are free above the watermark; available may be below 0.
+        "thrash":   extension: `self.meter.thrashing`, while others run; needed 0, available len(running).
+        The text is yours: a short sentence with both numbers.
+        """
+        tokens = request.num_tokens - request.num_computed_tokens
+        blocks = self.pool.missing(request, tokens)
+        usable = self.pool.num_free - self.config.watermark_blocks
+        if self.batch.preempted:
+            return Wait("eviction", 0, len(self.batch.preempted), "nobody joins in a step that evicts")
+        if len(self.running) >= self.config.max_num_seqs:
+            return Wait("seats", 1, 0, f"needs 1 seat, 0 of {self.config.max_num_seqs} left")
+        if tokens > budget:
+            return Wait("budget", tokens, budget, f"needs {tokens} tokens, {budget} left")
+        if blocks > usable:
+            reserve = f", {self.config.watermark_blocks} of them kept back" if self.config.watermark_blocks else ""
+            return Wait("blocks", blocks, usable, f"needs {blocks} blocks, {self.pool.num_free} free{reserve}")
+        if self.meter is not None and self.meter.thrashing and self.running:
+            return Wait("thrash", 0, len(self.running), "back-pressure: nobody joins while the pool thrashes")
+        return None
+
+    def explain(self, batch: Batch) -> dict[str, Wait]:
+        """Why each waiting request waits, by id and in the queue's order. Ask between `schedule` and `update`."""
+        reasons: dict[str, Wait] = {}
+        for request in self.waiting:
+            wait = self.why_wait(request, batch.budget_left) if reasons else batch.head
+            reasons[request.id] = wait or Wait("behind", 0, 0, f"would fit, but waits behind {next(iter(reasons))}")
+        return reasons
+
+    # The seams that later lessons override: chunk_size and admit_pass in s11, pick_victim, _park and _restore in s12.
+
+    def chunk_size(self, request: Request, budget: int) -> int:
+        """Tokens that a request computes now: all that it is behind by, or none."""
+        behind = request.num_tokens - request.num_computed_tokens
+        return behind if behind <= budget else 0
+
+    def _park(self, request: Request) -> None:
+        """What eviction does to the KV: recompute throws it away. s12 can move it to the CPU instead."""
+        request.recomputed_tokens += request.num_computed_tokens
+        self.batch.thrown_away += request.num_computed_tokens
+        self.pool.release(request)
+
+    def _restore(self, request: Request) -> None:
+        """What admission brings back for a parked request: with recompute nothing."""
+
+    def compute(self, request: Request, n: int) -> None:
+        """Put a request's next n tokens into the step, with the blocks that will hold their KV."""
+        self.pool.grow(request, n)
+        request.num_computed_tokens += n
+        self.batch.tokens[request] = n
+
+    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
+        """Take the tokens of an executed batch. Returns the requests that ended with it; their blocks are free."""
+        finished = append_tokens(batch, tokens)
+        for request in finished:
+            self.abort(request.id, request.finish_reason)
+        if self.meter is not None:
+            self.meter.observe(batch.thrown_away, sum(batch.tokens.values()))
+        return finished
+
+    def abort(self, request_id: str, reason: str | None = "abort") -> Request | None:
+        """End a request in whatever state it is and return it; None if no such request is live."""
+        request = self._live.pop(request_id, None)
+        if request is not None:
+            (self.running if request in self.running else self.waiting).remove(request)
+            self.pool.release(request)
+            request.finish_reason = reason
+        return request
+
+    @exercise
+    def predict_ttft_ms(self, request: Request) -> float:
+        """Extension. When would a newcomer see its first token? A guess in milliseconds. Roughly 5 lines.
+
+        Every waiting request whose `policy.key` is not larger goes first. All these tokens and its own need
+        ceil(tokens / token budget) steps, at the price of a full step: `cost.step_ns(budget, 0)`. The guess leaves out
+        memory, seats and the decodes that share the budget, so it is low on a full machine.
+        """
+        budget = self.config.max_num_batched_tokens
+        mine = self.policy.key(request)
+        ahead = total_tokens(other for other in self.waiting if self.policy.key(other) <= mine)
+        return -(-(ahead + request.num_tokens) // budget) * self.cost.step_ns(budget, 0) / 1e6
+
+
+class ThrashMeter:
+    """Extension. Tells an engine that works from one that mostly repeats itself, over the last `window` steps.
+
+    `rec_new`: tokens thrown away / tokens computed for the first time. `thrashing` turns on above `high` and off only
+    below `low`: with one threshold it would flicker, and the admissions that hang on it with it.
+    """
+
+    def __init__(self, window: int = 200, high: float = 0.20, low: float = 0.10):
+        self.high, self.low = high, low
+        self.steps: deque[tuple[int, int]] = deque(maxlen=window)
+        self.rec_new, self.thrashing = 0.0, False
+
+    @exercise
+    def observe(self, thrown_away: int, computed: int) -> bool:
+        """Take in one step and return `thrashing`. Roughly 6 lines.
+
+        Over the window, `rec` tokens were thrown away and `computed - rec` (at least 1) computed for the first time;
+        their ratio is `rec_new`. Set `thrashing` by the two thresholds; between them it stays what it was.
+        """
+        self.steps.append((thrown_away, computed))
+        rec = sum(step[0] for step in self.steps)
+        new = sum(step[1] for step in self.steps) - rec
+        self.rec_new = rec / max(new, 1)
+        self.thrashing = self.rec_new > (self.low if self.thrashing else self.high)
+        return self.thrashing
+
+
+def main(argv: list[str] | None = None) -> int:
+    from kit import incidents, options
+
+    args = options.parse("s10_scheduler", argv)
+    return options.run(lambda: incidents.scheduler(args, Scheduler, Engine))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
