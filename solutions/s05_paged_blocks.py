@@ -33,9 +33,7 @@ class BlockPool:
     def allocate(self, num_blocks: int) -> list[int]:
         """Hand out `num_blocks` blocks, or raise NoFreeBlocks and hand out none."""
         if num_blocks > len(self.free_blocks):
-            raise NoFreeBlocks(
-                f"asked for {num_blocks} KV blocks, {len(self.free_blocks)} of {self.num_blocks} are free"
-            )
+            raise NoFreeBlocks(f"asked for {num_blocks} KV blocks, {len(self.free_blocks)} of {self.num_blocks} are free")
         blocks = [self.free_blocks.pop() for _ in range(num_blocks)]
         for block in blocks:
             self._is_free[block] = False

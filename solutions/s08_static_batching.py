@@ -6,11 +6,11 @@ execute it on a virtual clock; two metrics; `main`.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import NamedTuple
 
 from kit.config import positive
 from kit.errors import DuplicateRequest, RequestRefused
@@ -23,9 +23,8 @@ from s03_step_cost import A100_LLAMA3_8B, CostModel
 STUCK_AFTER = 50  # steps in a row that compute nothing while requests wait and no arrival can change that
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Why a request waits: the rule that holds it back, with the two numbers that the rule compares."""
+class Wait(NamedTuple):
+    """Why a request waits: the rule that holds it back, and the two numbers it compares: `needed` exceeds `available`."""
 
     rule: str
     needed: int
@@ -88,9 +87,7 @@ class StaticBatcher:
     def add(self, request: Request) -> None:
         """Queue a request. DuplicateRequest while another with its id is waiting or running."""
         if request.id in self._live:
-            raise DuplicateRequest(
-                f"request {request.id} is still in the engine; wait for it to finish or choose another id"
-            )
+            raise DuplicateRequest(request.id)
         self._live[request.id] = request
         self.waiting.append(request)
 
@@ -131,7 +128,7 @@ class StaticBatcher:
     def why_wait(self) -> Wait:
         """Why the head of the queue waits while this batch runs."""
         n = len(self.running)
-        return Wait("batch", 0, n, f"the batch is closed until its last member is done: {n} still running")
+        return Wait("batch", n, 0, f"the batch is closed until its last member is done: {n} still running")
 
     def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
         """Take the tokens of an executed batch and return the requests that finished. A freed slot stays empty."""
@@ -204,20 +201,23 @@ class Engine:
         self.report.record(self.clock_ns, batch, tokens, finished, self.scheduler)
         return batch
 
-    def run(self, max_steps: int = 100_000_000) -> Report:
-        """Step until everything has ended; `report.end` is then `done`.
+    def run(self, max_steps: int = 100_000_000, watch: Callable[[], None] | None = None) -> Report:
+        """Step until everything has ended; `report.end` is then `done`. `watch` is called every 1,000 steps.
 
         `stuck`: STUCK_AFTER steps in a row computed nothing, and no arrival is left to change that. `max`: max_steps were
         taken. Either way `report.diagnosis` says who waits for what, and the requests keep their places.
         """
         idle = steps = 0
-        while self.arrivals or self.scheduler.waiting or self.scheduler.running:
-            if steps == max_steps or idle >= STUCK_AFTER:
-                return self.report.close("max" if steps == max_steps else "stuck", self.scheduler, steps, self.arrivals)
+        batch = Batch()
+        while (alive := self.arrivals or self.scheduler.waiting or self.scheduler.running) and steps < max_steps:
             batch = self.step()
-            idle = 0 if batch.tokens or self.arrivals else idle + 1
             steps += 1
-        return self.report.close("done", self.scheduler, steps)
+            idle = 0 if batch.tokens or self.arrivals else idle + 1
+            if idle == STUCK_AFTER:
+                return self.report.close("stuck", self.scheduler, self.arrivals, batch.head)
+            if watch and steps % 1000 == 0:
+                watch()
+        return self.report.close("max" if alive else "done", self.scheduler, self.arrivals, batch.head)
 
     def abort(self, request_id: str, reason: str = "abort") -> bool:
         """End a request in whatever state it is; False if the scheduler has no such request."""
@@ -292,11 +292,10 @@ def slot_utilisation(batches: Sequence[Sequence[int]]) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    from kit import experiments, options
+    from kit import experiments
 
-    args = options.parse("s08_static_batching", argv)
-    return options.run(lambda: experiments.static_batching(args, StaticBatcher, Engine))
+    return experiments.static(argv, StaticBatcher, Engine, latency, slot_utilisation)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,7 +5,6 @@ The shape of the file: `ContinuousBatcher`, then a bound on what it can win, the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 from kit.exercise import exercise
@@ -92,13 +91,10 @@ def speedup_bound(lengths: Sequence[int], slots: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    from kit import experiments, options
+    from kit import experiments
 
-    args = options.parse("s09_continuous_batching", argv)
-    return options.run(
-        lambda: experiments.continuous_batching(args, ContinuousBatcher, StaticBatcher, Engine, speedup_bound)
-    )
+    return experiments.continuous(argv, ContinuousBatcher, StaticBatcher, Engine, speedup_bound)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,10 +5,9 @@ The shape of the file: policies (who is next, who is evicted); `Scheduler` with 
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Mapping
 
+from kit import incidents
 from kit.config import Config
 from kit.errors import DuplicateRequest, refuse_beyond
 from kit.exercise import exercise
@@ -58,32 +57,28 @@ class AgedPriority(Priority):
     def key(self, request: Request) -> tuple[float, ...]:
         """`priority` minus points_per_second * seconds waited, as a key that need not change. Roughly 2 lines.
 
-        Who waits ages at the same pace as everyone else, so two requests never change places while both wait. Leave out
-        what they share, the present, and count the arrival alone. Returns (aged priority, `arrival_ns`).
+        All who wait age at one pace: leave out the present time, count the arrival. Returns (aged priority, `arrival_ns`).
         """
         return request.priority + self.points_per_second * request.arrival_ns / 1e9, request.arrival_ns
 
 
-POLICIES = {"fcfs": FCFS, "shortest": ShortestFirst, "priority": Priority}
-
-
 class Scheduler:
-    """Two queues, a token budget and a KV pool.
+    """Two queues, a token budget and a KV pool: between steps each live request is in exactly one of the two.
 
     config: the limits (kit.config.Config). policy: in place of the one that `config.policy` names.
-    Between steps each live request is in exactly one of the two queues, and free + used blocks make up the pool.
+    Later lessons override its seams: chunk_size, admit_pass, pick_victim, _park, _restore.
     """
 
     def __init__(self, config: Config, policy: FCFS | None = None):
         self.config = config
-        self.policy = policy or POLICIES[config.policy]()
+        self.policy = policy or {"fcfs": FCFS, "shortest": ShortestFirst, "priority": Priority}[config.policy]()
         self.pool = BlockPool(config.num_blocks, config.block_size)
         self.waiting = WaitingQueue(self.policy.key)  # head, pop, push, remove, in the policy's order
         self.running: list[Request] = []  # in the order of admission
         self.batch = Batch()  # the step being decided
         self.ttft_target_ms: float | None = None  # extension: refuse at arrival what would wait longer
         self.cost: CostModel = A100_LLAMA3_8B  # what that prediction is priced with
-        self.meter: ThrashMeter | None = None  # extension: admit nobody while the pool thrashes
+        self.meter: ThrashMeter | None = None  # extension: admit nobody new while the pool thrashes
         self._live: dict[str, Request] = {}
         self._added = 0
 
@@ -91,9 +86,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take a request in, or refuse at once what could never finish. Roughly 15 lines.
 
-        To refuse, call `refuse_beyond(request.id, reason, needed, available)`: it raises if needed is the larger number.
-        A refused request leaves no trace in the scheduler.
-        1. DuplicateRequest(message) if a live request has its id (`self._live`: id -> request).
+        `refuse_beyond(request.id, reason, needed, available)` raises if needed is larger. A refusal leaves no trace here.
+        1. DuplicateRequest(request.id) if a live request has its id (`self._live`: id -> request).
         2. With a `config.max_model_len`: "rejected_len" if the prompt and one more token are beyond it; then cut
            `max_tokens` down to the room behind the prompt.
         3. Unless `config.reject_unservable` is off, for its `max_kv_slots`, the most tokens it can come to store:
@@ -104,9 +98,7 @@ class Scheduler:
         """
         config = self.config
         if request.id in self._live:
-            raise DuplicateRequest(
-                f"request {request.id} is live already: choose another id, or wait until it has ended"
-            )
+            raise DuplicateRequest(request.id)
         if config.max_model_len is not None:
             refuse_beyond(request.id, "rejected_len", len(request.prompt) + 1, config.max_model_len)
             request.max_tokens = min(request.max_tokens, config.max_model_len - len(request.prompt))
@@ -115,10 +107,8 @@ class Scheduler:
             refuse_beyond(request.id, "rejected_kv", blocks_needed(slots, config.block_size), config.usable_blocks)
             refuse_beyond(request.id, "rejected_budget", slots, config.max_num_batched_tokens)
         if self.ttft_target_ms is not None:
-            ttft_ms = self.predict_ttft_ms(request)
-            refuse_beyond(request.id, "rejected_slo", round(ttft_ms), round(self.ttft_target_ms))
-        self._added += 1
-        request.order = self._added
+            refuse_beyond(request.id, "rejected_slo", round(self.predict_ttft_ms(request)), round(self.ttft_target_ms))
+        self._added = request.order = self._added + 1
         self._live[request.id] = request
         self.waiting.push(request)
 
@@ -133,12 +123,12 @@ class Scheduler:
     def decode_pass(self, budget: int) -> int:
         """Give each running request its next token, evicting *while* blocks are short. Returns the budget left.
 
-        For each request of a snapshot of `running` (the list itself shrinks while you walk). Roughly 12 lines.
+        For each request of a snapshot of `running`, which shrinks while you walk. Roughly 12 lines.
         1. Pass over one that has been evicted meanwhile: it is in `self.batch.preempted`.
         2. `n = self.chunk_size(request, budget)`; if n is 0 the budget is spent: stop.
-        3. While it lacks more blocks (`self.pool.missing(request, n)`) than `self.pool.num_free` and has not been evicted
-           itself: preempt whom `self.pick_victim()` names. The budget grows by what `preempt` gives back.
-        4. Unless it was evicted itself: `self.compute(request, n)`, and n tokens of the budget are spent.
+        3. While it lacks more blocks (`pool.missing(request, n)`) than `pool.num_free`, and was not evicted itself: preempt
+           whom `self.pick_victim()` names. The budget grows by what `preempt` gives back.
+        4. Unless it was evicted itself: `self.compute(request, n)`, which spends n tokens of the budget.
         """
         preempted = self.batch.preempted
         for request in tuple(self.running):
@@ -150,21 +140,20 @@ class Scheduler:
             while self.pool.missing(request, n) > self.pool.num_free and request not in preempted:
                 budget += self.preempt(self.pick_victim())
             if request not in preempted:
-                self.compute(request, n)
-                budget -= n
+                budget -= self.compute(request, n)
         return budget
 
     @exercise
     def pick_victim(self) -> Request:
-        """Whom to evict when a block is missing: ask the policy about `running`. Roughly 1 line."""
+        """Whom to evict when a block is missing: ask `self.policy` about `running`. Roughly 1 line."""
         return self.policy.victim(self.running)
 
     @exercise
     def preempt(self, request: Request) -> int:
         """Evict a running request. Returns the tokens that it gives back to this step's budget. Roughly 8 lines.
 
-        1. If this step's `self.batch.tokens` has it, take it out there and set `num_computed_tokens` back by as many
-           tokens: they will not be computed, so they go back to the budget and were never stored.
+        1. Take it out of `self.batch.tokens`, if it is there already, and set `num_computed_tokens` back by that number:
+           tokens that will not be computed were never stored, and go back to the budget.
         2. Out of `running`; `self._park(request)`; count it in `num_preemptions`; list it in `self.batch.preempted`.
         3. Push it to `waiting`: its key decides the place. Its output stays, for its user has read those tokens.
         """
@@ -184,7 +173,7 @@ class Scheduler:
         While anybody waits, look at the head of `waiting`. Roughly 12 lines.
         1. `wait = self.why_wait(head, budget)`. With a reason: `self.batch.head = wait`, and stop; nobody overtakes.
         2. Pop it, append it to `running`, list it in `batch.resumed` if it was ever preempted, else in `batch.admitted`.
-        3. `self._restore(request)`; compute its `chunk_size` as in the decode pass, and take that off the budget.
+        3. `self._restore(request)`; then `self.compute` its `chunk_size` as in the decode pass, and pay for it.
         """
         while self.waiting:
             request = self.waiting.head()
@@ -195,48 +184,38 @@ class Scheduler:
             self.running.append(request)
             (self.batch.resumed if request.num_preemptions else self.batch.admitted).append(request)
             self._restore(request)
-            n = self.chunk_size(request, budget)
-            self.compute(request, n)
-            budget -= n
+            budget -= self.compute(request, self.chunk_size(request, budget))
         return budget
 
     @exercise
     def why_wait(self, request: Request, budget: int) -> Wait | None:
-        """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 15 lines.
+        """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 12 lines.
 
-        The first rule that holds it back, as Wait(rule, needed, available, text):
-        "eviction": this step has evicted somebody, so it admits nobody; needed 0, available len(batch.preempted).
-        "seats":    `max_num_seqs` requests run already; needed 1, available 0.
-        "budget":   it is behind by more tokens than are left, and they can't be split; needed tokens, available budget.
-        "blocks":   it lacks more blocks than are free above the watermark; available may be below 0.
-        "thrash":   extension: `self.meter.thrashing`, while others run; needed 0, available len(running).
+        Returns the first of these rules whose needed is more than its available, as Wait(rule, needed, available, text).
         The text is yours: a short sentence with both numbers.
+        "eviction"  evictions in this step, 0: a step that evicts admits nobody;
+        "seats"     those who run and one more, `max_num_seqs`;
+        "budget"    all the tokens it is behind by, for they can't be split, the budget;
+        "blocks"    the blocks it lacks for them, those free above the watermark;
+        "thrash"    extension: those who run, if `self.meter` is `thrashing` and this one never ran, else 0; 0.
         """
-        tokens = request.num_tokens - request.num_computed_tokens
-        blocks = self.pool.missing(request, tokens)
-        usable = self.pool.num_free - self.config.watermark_blocks
-        if self.batch.preempted:
-            return Wait("eviction", 0, len(self.batch.preempted), "nobody joins in a step that evicts")
-        if len(self.running) >= self.config.max_num_seqs:
-            return Wait("seats", 1, 0, f"needs 1 seat, 0 of {self.config.max_num_seqs} left")
-        if tokens > budget:
-            return Wait("budget", tokens, budget, f"needs {tokens} tokens, {budget} left")
-        if blocks > usable:
-            reserve = f", {self.config.watermark_blocks} of them kept back" if self.config.watermark_blocks else ""
-            return Wait("blocks", blocks, usable, f"needs {blocks} blocks, {self.pool.num_free} free{reserve}")
-        if self.meter is not None and self.meter.thrashing and self.running:
-            return Wait("thrash", 0, len(self.running), "back-pressure: nobody joins while the pool thrashes")
-        return None
+        running, tokens = len(self.running), request.num_tokens - request.num_computed_tokens
+        blocks, usable = self.pool.missing(request, tokens), self.pool.num_free - self.config.watermark_blocks
+        held_back = self.meter is not None and self.meter.thrashing and request.num_preemptions == 0
+        rules = (
+            Wait("eviction", len(self.batch.preempted), 0, "nobody joins in a step that evicts"),
+            Wait("seats", running + 1, self.config.max_num_seqs, f"needs a seat, all {running} are taken"),
+            Wait("budget", tokens, budget, f"needs {tokens} tokens, {budget} left"),
+            Wait("blocks", blocks, usable, f"needs {blocks} blocks, {max(usable, 0)} free"),
+            Wait("thrash", running if held_back else 0, 0, "nobody new joins while the pool thrashes"),
+        )
+        return next((rule for rule in rules if rule.needed > rule.available), None)
 
     def explain(self, batch: Batch) -> dict[str, Wait]:
         """Why each waiting request waits, by id and in the queue's order. Ask between `schedule` and `update`."""
-        reasons: dict[str, Wait] = {}
-        for request in self.waiting:
-            wait = self.why_wait(request, batch.budget_left) if reasons else batch.head
-            reasons[request.id] = wait or Wait("behind", 0, 0, f"would fit, but waits behind {next(iter(reasons))}")
-        return reasons
-
-    # The seams that later lessons override: chunk_size and admit_pass in s11, pick_victim, _park and _restore in s12.
+        head = self.waiting.head().id if self.waiting else None
+        behind = Wait("behind", 1, 0, f"would fit, but waits behind {head}")
+        return {other.id: self.why_wait(other, batch.budget_left) or behind for other in self.waiting}
 
     def chunk_size(self, request: Request, budget: int) -> int:
         """Tokens that a request computes now: all that it is behind by, or none."""
@@ -252,13 +231,14 @@ class Scheduler:
     def _restore(self, request: Request) -> None:
         """What admission brings back for a parked request: with recompute nothing."""
 
-    def compute(self, request: Request, n: int) -> None:
-        """Put a request's next n tokens into the step, with the blocks that will hold their KV."""
+    def compute(self, request: Request, n: int) -> int:
+        """Put a request's next n tokens into the step, with the blocks that will hold their KV. Returns n."""
         self.pool.grow(request, n)
         request.num_computed_tokens += n
         self.batch.tokens[request] = n
+        return n
 
-    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
+    def update(self, batch: Batch, tokens: dict[str, list[int]]) -> list[Request]:
         """Take the tokens of an executed batch. Returns the requests that ended with it; their blocks are free."""
         finished = append_tokens(batch, tokens)
         for request in finished:
@@ -280,49 +260,41 @@ class Scheduler:
     def predict_ttft_ms(self, request: Request) -> float:
         """Extension. When would a newcomer see its first token? A guess in milliseconds. Roughly 5 lines.
 
-        Every waiting request whose `policy.key` is not larger goes first. All these tokens and its own need
-        ceil(tokens / token budget) steps, at the price of a full step: `cost.step_ns(budget, 0)`. The guess leaves out
-        memory, seats and the decodes that share the budget, so it is low on a full machine.
+        Waiting requests whose `policy.key` is not larger go first. Their tokens and its own take ceil(tokens / budget)
+        steps of `cost.step_ns(budget, 0)`. Memory, seats and decodes are left out, so it is low on a full machine.
         """
-        budget = self.config.max_num_batched_tokens
-        mine = self.policy.key(request)
-        ahead = total_tokens(other for other in self.waiting if self.policy.key(other) <= mine)
+        key, budget = self.policy.key, self.config.max_num_batched_tokens
+        ahead = total_tokens(other for other in self.waiting if key(other) <= key(request))
         return -(-(ahead + request.num_tokens) // budget) * self.cost.step_ns(budget, 0) / 1e6
 
 
 class ThrashMeter:
-    """Extension. Tells an engine that works from one that mostly repeats itself, over the last `window` steps.
+    """Extension. Tells an engine that works from one that repeats itself: tokens thrown away / computed for the first time.
 
-    `rec_new`: tokens thrown away / tokens computed for the first time. `thrashing` turns on above `high` and off only
-    below `low`: with one threshold it would flicker, and the admissions that hang on it with it.
+    `thrashing` turns on above `high` and off only at `low`: a single threshold would flicker, and admissions with it.
     """
 
-    def __init__(self, window: int = 200, high: float = 0.20, low: float = 0.10):
-        self.high, self.low = high, low
+    def __init__(self, window: int = 20, high: float = 0.20, low: float = 0.10):
+        self.high, self.low, self.rec_new, self.thrashing = high, low, 0.0, False
         self.steps: deque[tuple[int, int]] = deque(maxlen=window)
-        self.rec_new, self.thrashing = 0.0, False
 
     @exercise
     def observe(self, thrown_away: int, computed: int) -> bool:
         """Take in one step and return `thrashing`. Roughly 6 lines.
 
-        Over the window, `rec` tokens were thrown away and `computed - rec` (at least 1) computed for the first time;
-        their ratio is `rec_new`. Set `thrashing` by the two thresholds; between them it stays what it was.
+        `rec_new`: tokens thrown away in the last `window` steps / all others computed in them (at least 1). Set `thrashing`
+        by the two thresholds; between them it stays what it was.
         """
         self.steps.append((thrown_away, computed))
-        rec = sum(step[0] for step in self.steps)
-        new = sum(step[1] for step in self.steps) - rec
-        self.rec_new = rec / max(new, 1)
+        rec, total = map(sum, zip(*self.steps))
+        self.rec_new = rec / max(total - rec, 1)
         self.thrashing = self.rec_new > (self.low if self.thrashing else self.high)
         return self.thrashing
 
 
 def main(argv: list[str] | None = None) -> int:
-    from kit import incidents, options
-
-    args = options.parse("s10_scheduler", argv)
-    return options.run(lambda: incidents.scheduler(args, Scheduler, Engine))
+    return incidents.main(argv, Scheduler, Engine)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

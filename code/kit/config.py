@@ -51,11 +51,7 @@ class Config:
                 f"token budget {self.max_num_batched_tokens} is smaller than max_num_seqs {self.max_num_seqs}: "
                 f"the last ones running would never get a turn. Raise the budget or lower max_num_seqs"
             )
-        if (
-            not isinstance(self.watermark, (int, float))
-            or isinstance(self.watermark, bool)
-            or not 0 <= self.watermark < 1
-        ):
+        if not isinstance(self.watermark, (int, float)) or isinstance(self.watermark, bool) or not 0 <= self.watermark < 1:
             raise BadConfig(f"watermark is {self.watermark!r}; it must be a share of the pool, from 0 up to but not 1")
         if self.policy not in POLICIES:
             raise BadConfig(f"policy {self.policy!r} is unknown; choose {', '.join(POLICIES)}")
@@ -81,8 +77,7 @@ class Config:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 raise BadConfig(
-                    f"unknown option {key!r}"
-                    + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
+                    f"unknown option {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
                 )
         return cls(**options)
 

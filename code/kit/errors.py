@@ -20,6 +20,9 @@ class BadRequest(CourseError):
 class DuplicateRequest(CourseError):
     """A second request with the id of a live one."""
 
+    def __init__(self, request_id: str):
+        super().__init__(f"request {request_id} is live already: choose another id, or wait until it has ended")
+
 
 class RequestRefused(CourseError):
     """A request that this engine could never finish, refused at `add` while its sender still listens.

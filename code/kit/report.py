@@ -79,18 +79,21 @@ class Report:
         self.refused: list[tuple[Request, Exception]] = []
         self.errors: list[str] = []
         self.unfinished: list[Request] = []
-        self.end, self.diagnosis = "running", ""
+        self.end, self.diagnosis, self.head = "running", "", None
         self.num_steps = self.idle_steps = self.preemptions = self.thrown_away = 0
         self.end_ns, self.gap_ns, self.continuing = array("q"), array("q"), array("l")
         self.num_tokens, self.used_blocks = array("l"), array("l")
         self.num_running, self.num_waiting = array("l"), array("l")
+        self.head_waits: dict[str, int] = {}  # rule -> steps in which it held back the head of the queue
         self.pauses_ns: list[int] = []  # gaps that an eviction tore: longer than a step
         self._open: dict[str, int] = {}  # id -> step in which its current span began
         self._spans: dict[str, list[tuple[int, int]]] = {}
 
     # What an engine calls.
 
-    def record(self, end_ns: int, batch: Any, tokens: Mapping[str, list[int]], finished: Iterable[Request], scheduler: Any) -> None:
+    def record(
+        self, end_ns: int, batch: Any, tokens: Mapping[str, list[int]], finished: Iterable[Request], scheduler: Any
+    ) -> None:
         """One step that ended at `end_ns`, after the scheduler's update."""
         step, started = self.num_steps, 0
         if tokens.keys() != self._open.keys():
@@ -111,6 +114,8 @@ class Report:
         self.num_waiting.append(len(scheduler.waiting))
         pool = getattr(scheduler, "pool", None)
         self.used_blocks.append(pool.num_blocks - pool.num_free if pool else 0)
+        if batch.head:
+            self.head_waits[batch.head.rule] = self.head_waits.get(batch.head.rule, 0) + 1
         if batch.preempted:
             self.record_preemptions(batch)
         for request in finished:
@@ -152,19 +157,19 @@ class Report:
         request.finish_reason = getattr(error, "reason", "error")
         self.refused.append((request, error))
 
-    def close(self, end: str, scheduler: Any, num_steps: int, arrivals: Sequence[Request] = ()) -> Report:
-        """The run is over: how, and if not well, who waits for what."""
-        self.end = end
+    def close(self, end: str, scheduler: Any, arrivals: Iterable[Request], head: Any) -> Report:
+        """The run is over: how, and if not well, who waits for what. head: why the head of the queue waits."""
+        self.end, self.head = end, head
         if end != "done":
             waiting = list(scheduler.waiting)
             self.unfinished = [*scheduler.running, *waiting, *arrivals]
-            batch = scheduler.schedule() if end == "stuck" else None
-            reason = getattr(batch, "head", None)
-            self.diagnosis = f"schedule() made no progress for a while: {len(scheduler.running)} running, {len(waiting)} waiting"
-            if end == "max":
-                self.diagnosis = f"still not done after {num_steps} steps: {len(scheduler.running)} running, {len(waiting)} waiting"
-            if waiting and reason:
-                self.diagnosis += f"; at the head {waiting[0].id}: {reason}"
+            steps = self.num_steps + self.idle_steps
+            self.diagnosis = {
+                "stuck": f"schedule() has made no progress since step {self.num_steps}",
+                "max": f"the load is not done after {steps} steps",
+            }[end] + f": {len(scheduler.running)} running, {len(waiting)} waiting"
+            if waiting and head:
+                self.diagnosis += f"; {waiting[0].id} at the head: {head}"
         return self
 
     def _close_span(self, request_id: str, last_step: int) -> None:
@@ -247,7 +252,9 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Summary and rows, ready for json.dump; NaN becomes null."""
         rows = [{**asdict(row), "ttft_ms": row.ttft_ms} for row in self.rows]
-        refused = [{"id": request.id, "reason": request.finish_reason, "why": str(error)} for request, error in self.refused]
+        refused = [
+            {"id": request.id, "reason": request.finish_reason, "why": str(error)} for request, error in self.refused
+        ]
         return no_nan({"summary": self.summary(), "requests": rows, "refused": refused})
 
 
@@ -267,7 +274,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     lines = [headers, ["-" * width for width in widths], *cells]
     return "\n".join(
-        indent + "  ".join(str(c).rjust(w) if r else str(c).ljust(w) for c, w, r in zip(line, widths, right, strict=True)).rstrip()
+        indent
+        + "  ".join(str(c).rjust(w) if r else str(c).ljust(w) for c, w, r in zip(line, widths, right, strict=True)).rstrip()
         for line in lines
     )
 

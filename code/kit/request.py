@@ -57,13 +57,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if len(self.prompt) == 0:
-            raise BadRequest(
-                f"request {self.id}: its prompt is empty; an engine needs at least one token to start from"
-            )
+            raise BadRequest(f"request {self.id}: its prompt is empty; an engine needs at least one token to start from")
         if not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool) or self.max_tokens < 1:
-            raise BadRequest(
-                f"request {self.id}: max_tokens is {self.max_tokens!r}; it must be a whole number, at least 1"
-            )
+            raise BadRequest(f"request {self.id}: max_tokens is {self.max_tokens!r}; it must be a whole number, at least 1")
         if not isinstance(self.arrival_ns, int) or self.arrival_ns < 0:
             raise BadRequest(
                 f"request {self.id}: it arrives at {self.arrival_ns!r} ns; it must be a whole number, at least 0"
