@@ -24,11 +24,8 @@ class BlockPool:
         self.num_blocks = positive("num_blocks", num_blocks)
         self.block_size = positive("block_size", block_size)
         self.free_blocks = list(range(num_blocks - 1, -1, -1))  # a stack: pop() hands out block 0 first
+        self.num_free = num_blocks  # len(free_blocks), kept beside it: a scheduler asks once a request and step
         self._is_free = bytearray(b"\1" * num_blocks)
-
-    @property
-    def num_free(self) -> int:
-        return len(self.free_blocks)
 
     def allocate(self, num_blocks: int) -> list[int]:
         """Hand out `num_blocks` blocks, or raise NoFreeBlocks and hand out none."""
@@ -37,6 +34,7 @@ class BlockPool:
         blocks = [self.free_blocks.pop() for _ in range(num_blocks)]
         for block in blocks:
             self._is_free[block] = False
+        self.num_free -= len(blocks)
         return blocks
 
     def free(self, blocks: Iterable[int]) -> None:
@@ -48,6 +46,7 @@ class BlockPool:
                 raise BlockError(f"block {block} is freed twice: two requests believe that they own it")
             self._is_free[block] = True
             self.free_blocks.append(block)
+            self.num_free += 1
 
     def missing(self, request: Request, num_tokens: int) -> int:
         """Blocks that a request lacks to store its next `num_tokens` tokens."""

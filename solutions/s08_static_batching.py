@@ -244,6 +244,7 @@ class Engine:
     def fail(self, batch: Batch, error: Exception) -> None:
         """The runner broke in mid-step: its requests end as `error`, their memory comes back, the engine lives on."""
         self.report.errors.append(f"step {self.report.num_steps}: {type(error).__name__}: {error}")
+        self.report.record_idle(batch)
         for request in list(batch.tokens):
             self.abort(request.id, "error")
 

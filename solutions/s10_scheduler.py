@@ -86,15 +86,15 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take a request in, or refuse at once what could never finish. Roughly 15 lines.
 
-        `refuse_beyond(request.id, reason, needed, available)` raises if needed is larger. A refusal leaves no trace here.
+        `refuse_beyond(request.id, reason, needed, available)` raises if needed is larger. A refused request is not kept.
         1. DuplicateRequest(request.id) if a live request has its id (`self._live`: id -> request).
         2. With a `config.max_model_len`: "rejected_len" if the prompt and one more token are beyond it; then cut
            `max_tokens` down to the room behind the prompt.
         3. Unless `config.reject_unservable` is off, for its `max_kv_slots`, the most tokens it can come to store:
            "rejected_kv" if they take more blocks than `config.usable_blocks` (the pool above the watermark);
            "rejected_budget" if they are beyond the token budget, for a preempted request returns in one piece.
-        4. Extension: with a `ttft_target_ms`, "rejected_slo" if `predict_ttft_ms(request)` is beyond it (both rounded).
-        5. Give it its number in the order of add (`request.order`; `self._added` counts), make it live, queue it.
+        4. Number it in the order of add: `request.order`, counted by `self._added`. Extension: with a `ttft_target_ms`,
+           "rejected_slo" if `predict_ttft_ms(request)` is beyond it (both rounded). Then make it live, and queue it.
         """
         config = self.config
         if request.id in self._live:
@@ -106,9 +106,9 @@ class Scheduler:
             slots = request.max_kv_slots
             refuse_beyond(request.id, "rejected_kv", blocks_needed(slots, config.block_size), config.usable_blocks)
             refuse_beyond(request.id, "rejected_budget", slots, config.max_num_batched_tokens)
+        self._added = request.order = self._added + 1
         if self.ttft_target_ms is not None:
             refuse_beyond(request.id, "rejected_slo", round(self.predict_ttft_ms(request)), round(self.ttft_target_ms))
-        self._added = request.order = self._added + 1
         self._live[request.id] = request
         self.waiting.push(request)
 

@@ -85,7 +85,7 @@ def _module_code(path: str) -> CodeType:
     return compile(Path(path).read_text("utf-8"), path, "exec")
 
 
-def _raiser(function: FunctionType, path: Path) -> FunctionType:
+def _raiser(function: FunctionType, path: Path) -> Callable:
     line = max(line for *_, line in function.__code__.co_lines() if line)  # the `raise` that is to be replaced
     where = f"{path.parent.name}/{path.name}:{line} {function.__qualname__}"
 

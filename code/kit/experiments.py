@@ -104,11 +104,11 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
           "lognormal ones follow the published statistics of two real services.\n")  # fmt: skip
     table3 = []
     for b in (8, 16, 32):
-        row: list[Any] = [b, f"{1 / sum(1 / k for k in range(1, b + 1)):.3f}"]
+        cells: list[Any] = [b, f"{1 / sum(1 / k for k in range(1, b + 1)):.3f}"]
         for load in (traces.story_f, _conv, _code):
             values = [utilisation(_groups([r.max_tokens for r in load(200, seed)], b)) for seed in range(50)]
-            row.append(f"{sum(values) / len(values):.3f}")
-        table3.append(row)
+            cells.append(f"{sum(values) / len(values):.3f}")
+        table3.append(cells)
     print(table(("B", "1/H_B", "exponential", "like Azure conv", "like Azure code"), table3))
 
     _heading("4. Slots are not the GPU")

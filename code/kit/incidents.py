@@ -78,7 +78,7 @@ def _say(text: str) -> None:
 def a_queue_that_looks_healthy(simulate: Callable[..., Report]) -> dict[str, Any]:
     """Story A: five prompts that no step can hold, and everybody behind the first of them."""
     _heading("1. A queue that looks healthy")
-    base = {"max_num_batched_tokens": 512, "max_num_seqs": 64, "num_blocks": 2000}
+    base: dict[str, Any] = {"max_num_batched_tokens": 512, "max_num_seqs": 64, "num_blocks": 2000}
     unchecked = Config(**base, reject_unservable=False)
     report = simulate(traces.story_a(), unchecked)
     stuck = report.unfinished
@@ -123,7 +123,7 @@ def a_queue_that_looks_healthy(simulate: Callable[..., Report]) -> dict[str, Any
 def who_pays_for_a_policy(simulate: Callable[..., Report]) -> dict[str, Any]:
     """Story C: the same load under three orders, TTFT by class of prompt."""
     _heading("2. Who pays for a policy")
-    config = {"max_num_batched_tokens": 2304, "max_num_seqs": 32, "num_blocks": 4000}
+    config: dict[str, Any] = {"max_num_batched_tokens": 2304, "max_num_seqs": 32, "num_blocks": 4000}
     _say(
         "Four of five prompts are short (32-256 tokens), one is long (1,000-1,900). Budget 2,304, 32 seats, a pool that never "
         "runs out. `priority` puts the short class first; inside a class it is first come first served. TTFT in seconds."

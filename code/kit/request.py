@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kit.errors import BadRequest
 
 
-class Count:
+class Count(list[int]):
     """An output that is counted, not stored: what a cost model produces has a length and no content."""
 
     __slots__ = ("length",)
@@ -17,7 +17,7 @@ class Count:
     def __init__(self) -> None:
         self.length = 0
 
-    def __iadd__(self, tokens: Sequence[int]) -> Count:
+    def __iadd__(self, tokens: Sequence[int]) -> Count:  # type: ignore[override, misc]
         self.length += len(tokens)
         return self
 
@@ -45,7 +45,7 @@ class Request:
     arrival_ns: int = 0
     priority: float = 0
     stop_token_ids: frozenset[int] = frozenset()
-    output: list[int] | Count = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
 
     num_tokens: int = field(init=False)  # prompt + output: all that is known
     num_computed_tokens: int = field(init=False, default=0)  # of these, the ones whose KV is stored

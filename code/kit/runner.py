@@ -45,7 +45,7 @@ class FakeRunner:
     """
 
     def __init__(self, step_ns: int = 1, stops: Mapping[str, tuple[int, int]] | None = None):
-        self.step_ns, self.stops = step_ns, stops or {}
+        self.step_ns, self.stops = step_ns, {} if stops is None else stops
 
     def execute(self, batch: BatchLike) -> tuple[dict[str, list[int]], int]:
         return {request.id: [self._token(request)] for request in sampling(batch)}, self.step_ns

@@ -1,0 +1,96 @@
+"""kit as a library: what is wrong is refused with a typed ValueError that has the numbers, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from place import ROOT, python
+
+REFUSED = [  # (expression, error, words)
+    ("Config(max_num_batched_tokens=0)", "BadConfig", "max_num_batched_tokens 0"),
+    ("Config(max_num_batched_tokens=-3)", "BadConfig", "-3"),
+    ("Config(max_num_batched_tokens=2.5)", "BadConfig", "2.5"),
+    ("Config(max_num_batched_tokens=True)", "BadConfig", "True"),
+    ("Config(max_num_batched_tokens=4, max_num_seqs=8)", "BadConfig", "4 8"),
+    ("Config(num_blocks=0)", "BadConfig", "num_blocks 0"),
+    ("Config(block_size=0)", "BadConfig", "block_size 0"),
+    ("Config(watermark=1)", "BadConfig", "watermark 1"),
+    ("Config(watermark=float('nan'))", "BadConfig", "watermark nan"),
+    ("Config(policy='random')", "BadConfig", "random fcfs shortest priority"),
+    ("Config.from_dict({'max_num_seq': 3})", "BadConfig", "max_num_seq max_num_seqs"),
+    ("Request('r', [], 3)", "BadRequest", "r prompt"),
+    ("Request('r', [1], 0)", "BadRequest", "r max_tokens 0"),
+    ("Request('r', [1], 1.5)", "BadRequest", "r 1.5"),
+    ("Request('r', [1], 1, arrival_ns=-1)", "BadRequest", "r -1"),
+    ("Request('r', [1], 1, priority=float('nan'))", "BadRequest", "r nan"),
+    ("ns_from_seconds(float('nan'))", "BadRequest", "nan"),
+    ("ns_from_seconds(-1.0)", "BadRequest", "-1.0"),
+    ("StaticBatcher(0)", "BadConfig", "max_num_seqs 0"),
+    ("ContinuousBatcher(-1)", "BadConfig", "max_num_seqs -1"),
+    ("tiny(4, 8).add(Request('r', range(17), 1))", "RequestRefused", "r 5 4"),
+    ("tiny(9, 8).add(Request('r', range(9), 1))", "RequestRefused", "r 9 8"),
+    ("tiny(9, 8).add(Request('r', range(2), 8))", "RequestRefused", "r 9 8"),
+    ("tiny(9, 8, max_model_len=6).add(Request('r', range(6), 1))", "RequestRefused", "r 7 6"),
+    ("twice(tiny(9, 8))", "DuplicateRequest", "r"),
+]
+SCRIPT = """
+import json, sys
+sys.path.insert(0, "solutions")
+from kit.config import Config
+from kit.errors import CourseError
+from kit.request import Request, ns_from_seconds
+from s08_static_batching import StaticBatcher, Engine
+from s09_continuous_batching import ContinuousBatcher
+from s10_scheduler import Scheduler
+
+def tiny(blocks, budget, **more):
+    config = Config(num_blocks=blocks, block_size=4, max_num_batched_tokens=budget, max_num_seqs=2, watermark=0, **more)
+    scheduler = Scheduler(config)
+    scheduler.add(Request("accepted", range(3), 2))
+    made.append(scheduler)
+    return scheduler
+
+def twice(scheduler):
+    scheduler.add(Request("r", range(2), 1))
+    scheduler.add(Request("r", range(2), 1))
+
+verdicts = []
+for expression in json.load(sys.stdin):
+    made = []
+    try:
+        eval(expression)
+        verdicts.append(["accepted", "", False, True])
+    except CourseError as error:
+        ends = [Engine(scheduler).run(1000) for scheduler in made]
+        lost = any(s.waiting or s.running or r.end != "done" or not r.finished for s, r in zip(made, ends))
+        verdicts.append([type(error).__name__, str(error), isinstance(error, ValueError), not lost])
+print(json.dumps(verdicts))
+"""
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, list]:
+    expressions = [row[0] for row in REFUSED]
+    command = [sys.executable, "-S", "-c", SCRIPT]
+    done = subprocess.run(command, input=json.dumps(expressions), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(expressions, json.loads(done.stdout)))
+
+
+@pytest.mark.parametrize(("expression", "error", "words"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_what_makes_no_sense_is_refused_by_type_and_number(verdicts, expression, error, words):
+    name, text, is_value_error, nothing_lost = verdicts[expression]
+    assert name == error and is_value_error, f"{name}: {text}"
+    assert all(word in text for word in words.split()) and "\n" not in text, f"{text!r} lacks one of: {words}"
+    assert nothing_lost, "what was accepted before did not finish"
+
+
+def test_the_kit_imports_on_a_bare_python():
+    knobs = {"widgets"}  # the one part that needs a library: ipywidgets, in notebooks
+    names = sorted({path.stem for path in (ROOT / "code/kit").glob("*.py")} - knobs - {"__init__"})
+    code = "import sys; sys.path.insert(0, 'code')\n" + "\n".join(f"import kit.{name}" for name in names)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,274 @@
+"""kit.replay: the field cases give their numbers, other names are translated, and a bad file is one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+
+import pytest
+from place import ROOT, python
+
+sys.path.insert(0, str(ROOT / "solutions"))
+
+from kit.config import Config
+from kit.errors import CourseError
+from kit.replay import replay, replay_file, translate
+from kit.workloads import read_workloads
+
+CASES = ROOT / "tests" / "data" / "field_cases.json"
+OURS = {name: case for name, case in read_workloads(CASES) if "config" in case and case["scheduler"] <= "s10"}
+
+
+def make(config):
+    from s10_scheduler import Scheduler
+
+    return Scheduler(config)
+
+
+def run(path, make=make, lesson="s10"):
+    """(exit code, decoded lines of stdout, stderr)"""
+    out, err = io.StringIO(), io.StringIO()
+    code = replay_file(path, make, lesson, out, err)
+    return code, [json.loads(line) for line in out.getvalue().splitlines()], err.getvalue()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_field_case_gives_its_numbers(name):
+    expect = OURS[name]["expect"]
+    result = replay(OURS[name], make)
+    assert result.requests == expect["requests"]
+    assert result.totals == {key: expect[key] for key in ("end", "steps", "preemptions", "free_blocks_at_end")}
+    schedule = expect.get("schedule", [])
+    assert result.schedule[: len(schedule)] == schedule
+
+
+def test_the_file_is_replayed_case_by_case_and_what_is_for_later_is_skipped_by_name():
+    code, lines, err = run(CASES)
+    assert code == 0
+    assert [line["name"] for line in lines] == list(OURS) and len(OURS) == 11
+    for line in lines:
+        assert line["requests"] == OURS[line["name"]]["expect"]["requests"]
+        assert set(line) == {"name", "requests", "totals"}
+    skipped = err.splitlines()
+    assert len(skipped) == sum(1 for _ in read_workloads(CASES)) - len(OURS)
+    assert "skipped C04/prefix_caching: it is for s14" in skipped and "skipped C15: it has no config" in skipped
+
+
+def test_the_script_keeps_stdout_for_the_lines():
+    done = python("solutions/s10_scheduler.py", "--replay", CASES)
+    assert done.returncode == 0 and "skipped C01: it is for s11" in done.stderr
+    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == list(OURS)
+
+
+CONFIG = {"block_size": 4, "num_blocks": 8, "max_num_seqs": 4, "max_num_batched_tokens": 16}
+
+
+def workload(*requests, aborts=(), **config):
+    return {"config": {**CONFIG, **config}, "requests": list(requests), "aborts": list(aborts)}
+
+
+def one(**change):
+    return {"id": "a", "arrival": 0, "prompt_len": 4, "max_tokens": 2, **change}
+
+
+RUNNING = workload(
+    *({"id": name, "prompt_len": prompt, "max_tokens": output}
+      for name, prompt, output in (("A", 3, 6), ("B", 4, 5), ("C", 5, 3), ("D", 2, 3))),
+    num_blocks=5, max_num_batched_tokens=8,
+)  # fmt: skip
+
+
+def test_the_running_example_step_by_step():
+    result = replay(RUNNING, make)
+    assert [entry["tokens"] for entry in result.schedule] == [
+        {"A": 3, "B": 4}, {"A": 1, "B": 1, "C": 5}, {"A": 1, "B": 1}, {"A": 1, "B": 1}, {"A": 1, "B": 1},
+        {"A": 1, "C": 6}, {"C": 1, "D": 2}, {"D": 1}, {"D": 1},
+    ]  # fmt: skip
+    assert result.requests["C"]["recomputed_tokens"] == 5 and result.requests["C"]["prefix_hit_tokens_at_admission"] == [
+        0,
+        0,
+    ]
+    assert result.totals == {"end": "done", "steps": 9, "preemptions": 1, "free_blocks_at_end": 5}
+
+
+def test_its_twin_is_stuck_after_six_steps_that_compute_nothing():
+    twin = [one(id=n, prompt_len=p, max_tokens=m) for n, p, m in (("A", 4, 8), ("B", 4, 8), ("D", 2, 3))]
+    result = replay(workload(*twin, num_blocks=5, max_num_batched_tokens=8, reject_unservable=False), make)
+    assert result.totals["end"] == "stuck"
+    assert [bool(entry["tokens"]) for entry in result.schedule[-7:]] == [True] + [False] * 6
+
+
+def test_idle_steps_count_and_an_arrival_ends_them():
+    result = replay(workload(one(arrival=3)), make)
+    assert result.totals["steps"] == 5 and result.requests["a"]["first_token_step"] == 3
+    assert result.schedule[0] == {"step": 0, "tokens": {}, "free_blocks": 8}
+
+
+def test_arrivals_join_in_the_order_of_arrival_then_position():
+    result = replay(workload(one(id="late", arrival=1), one(id="x"), one(id="y"), max_num_seqs=1), make)
+    order = sorted(result.requests, key=lambda name: result.requests[name]["first_token_step"])
+    assert order == ["x", "y", "late"]
+
+
+def test_an_abort_comes_before_the_step_and_one_of_nobody_is_passed_over():
+    aborts = [{"id": "a", "step": 2}, {"id": "nobody", "step": 0}]
+    result = replay(workload(one(max_tokens=9), aborts=aborts), make)
+    assert result.requests["a"]["finish_reason"] == "abort" and result.requests["a"]["output_tokens"] == 2
+    assert result.requests["a"]["finish_step"] == 2 and result.totals["free_blocks_at_end"] == 8
+
+
+def test_eos_at_ends_a_request_on_that_output():
+    row = replay(workload(one(max_tokens=9, eos_at=3)), make).requests["a"]
+    assert (row["finish_reason"], row["output_tokens"], row["finish_step"]) == ("stop", 3, 2)
+
+
+def test_max_steps_end_a_run():
+    assert replay(workload(one(max_tokens=9), max_steps=4), make).totals["end"] == "max"
+    assert replay(workload(one(max_tokens=4), max_steps=4), make).totals["end"] == "done"
+
+
+def test_an_id_may_be_used_again_but_not_while_its_owner_lives():
+    result = replay(workload(one(), one(arrival=5)), make)
+    assert list(result.requests) == ["a", "a again"] and result.requests["a again"]["finish_step"] == 6
+    with pytest.raises(CourseError, match="request a is live already"):
+        replay(workload(one(), one()), make)
+
+
+def test_the_watermark_is_zero_unless_given():
+    seen = []
+    replay(workload(one(), num_blocks=1000), lambda config: seen.append(config) or make(config))
+    replay(workload(one(), num_blocks=1000, watermark=0.1), lambda config: seen.append(config) or make(config))
+    assert [config.watermark_blocks for config in seen] == [0, 100]
+
+
+@pytest.mark.parametrize(
+    ("options", "known"),
+    [
+        ({"num_gpu_blocks": 9}, {"num_blocks": 8}),
+        ({"enable_chunked_prefill": False, "enable_prefix_caching": False}, {}),
+        ({"chunked_prefill": False, "prefix_caching": False, "cpu_blocks": 0, "admission": "full_prompt"}, {}),
+        ({"scheduler_reserve_full_isl": True, "long_prefill_token_threshold": None}, {}),
+    ],
+)
+def test_other_names_and_what_s10_does_anyway_are_accepted(options, known):
+    assert translate(options, "s10") == known
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunked_prefill": True}, "chunked_prefill is true; s10 knows only false there, more comes with s11"),
+        ({"enable_chunked_prefill": True}, "enable_chunked_prefill is true"),
+        ({"prefix_caching": True}, "more comes with s14"),
+        ({"admission": "chunk"}, 'admission is "chunk"; s10 knows only "full_prompt"'),
+        ({"cpu_blocks": 4}, "s12"),
+        ({"num_gpu_blocks": "many"}, "num_gpu_blocks is 'many'"),
+    ],
+)
+def test_an_option_that_s10_lacks_is_refused_by_name(options, words):
+    with pytest.raises(CourseError, match=words):
+        translate(options, "s10")
+
+
+def test_from_s11_on_absent_options_mean_the_defaults_of_the_conventions():
+    after = translate({}, "s11")
+    assert after["chunked_prefill"] is True and after["admission"] == "chunk" and "prefix_caching" not in after
+    assert translate({"chunked_prefill": False}, "s11")["chunked_prefill"] is False
+
+
+def files(tmp_path):
+    first, second = workload(one()), {"name": "second", **workload(one(id="b"))}
+    text = {
+        "one.json": json.dumps(first, indent=1),
+        "list.json": json.dumps([first, second]),
+        "cases.json": json.dumps({"conventions": {}, "cases": [first, second]}),
+        "lines.jsonl": f"{json.dumps(first)}\n\n{json.dumps(second)}\n",
+    }
+    for name, content in text.items():
+        (tmp_path / name).write_text(content, "utf-8")
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    return text
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_a_workload_a_list_cases_and_lines_are_read_the_same_also_packed(tmp_path, packed):
+    for name in files(tmp_path):
+        code, lines, err = run(tmp_path / f"{name}{packed}")
+        assert (code, err) == (0, ""), name
+        assert [list(line["requests"]) for line in lines] == ([["a"]] if name == "one.json" else [["a"], ["b"]])
+    assert [line["name"] for line in run(tmp_path / f"lines.jsonl{packed}")[1]] == ["line 1", "second"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["is empty"]),
+        (b"\x89PNG\xff\xfe", ["is not text"]),
+        ('{"config": {}, "requests": [', ["is not JSON", "line 1 column 29"]),
+        ('{"config": {}}\n{"config"', ["line 2 is not JSON"]),
+        (gzip.compress(b"[]" * 999)[:-9], ["can't be read"]),
+        ("[" * 100_000, ["nested too deeply"]),
+        ("[3]", ["item 1", "is 3; it must be an object"]),
+        ('{"scheduler": 10}', ["scheduler is 10"]),
+        ('{"id": "X", "variants": 1}', ["variants is 1; it must be a list"]),
+        (json.dumps({**workload(one()), "requests": None}), ["requests is missing"]),
+        (json.dumps(workload(one(), block_sise=4)), ["unknown option 'block_sise'", "'block_size'"]),
+        (json.dumps(workload(one(), num_blocks=0)), ["num_blocks is 0"]),
+        (json.dumps(workload(one(), max_num_batched_tokens=2)), ["token budget 2 is smaller than max_num_seqs 4"]),
+        (json.dumps(workload(one(), max_steps=0)), ["max_steps is 0"]),
+        (json.dumps(workload(one(), chunked_prefill=True)), ["chunked_prefill is true", "s11"]),
+        (json.dumps(workload(one(max_token=2))), ["request a", "unknown key 'max_token'", "'max_tokens'"]),
+        (json.dumps(workload(one(prompt=[1]))), ["either prompt or prompt_len"]),
+        (json.dumps(workload(one(prompt_len=0))), ["its prompt is empty"]),
+        (json.dumps(workload(one(prompt_len=-4))), ["prompt_len is -4"]),
+        (json.dumps(workload(one(prompt_len="4"))), ["prompt_len is '4'; it must be a whole number"]),
+        (json.dumps(workload({"id": "a", "prompt": [1, "x"], "max_tokens": 1})), ["a token of its prompt is 'x'"]),
+        (json.dumps(workload(one(max_tokens=0))), ["max_tokens is 0"]),
+        (json.dumps(workload({"id": "a", "prompt_len": 4})), ["max_tokens is missing"]),
+        (json.dumps(workload(one(arrival=-1))), ["arrival is -1; it must be at least 0"]),
+        (json.dumps(workload(one(arrival=0.5))), ["arrival is 0.5; it must be a whole number"]),
+        (json.dumps(workload(one(arrival=float("nan")))), ["arrival is nan"]),
+        (json.dumps(workload(one(priority=float("nan")))), ["priority is nan"]),
+        (json.dumps(workload(one(priority="high"))), ["priority is 'high'"]),
+        (json.dumps(workload(one(id=7))), ["id is 7; it must be a text"]),
+        (json.dumps(workload("a")), ["request number 1 is 'a'; it must be an object"]),
+        (json.dumps(workload(one(), one())), ["request a is live already"]),
+        (json.dumps(workload(one(), aborts=[{"id": "a"}])), ["an abort's step is missing"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_that_names_the_file(tmp_path, content, words):
+    path = tmp_path / "case.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, lines, err = run(path)
+    assert (code, lines) == (2, [])
+    for word in ["case.json", *words]:
+        assert word in err
+    assert err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_a_missing_file_and_a_directory_are_named(tmp_path):
+    assert run(tmp_path / "x.json") == (2, [], f"workload file {tmp_path / 'x.json'} does not exist\n")
+    assert "is a directory" in run(tmp_path)[2]
+
+
+def test_a_scheduler_that_breaks_is_reported_with_its_case_and_the_next_one_runs(tmp_path):
+    def broken(config: Config):
+        if config.num_blocks == 8:
+            raise IndexError("list index out of range")
+        return make(config)
+
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps([{"id": "C98", **workload(one())}, {"id": "C99", **workload(one(), num_blocks=9)}]))
+    code, lines, err = run(path, broken)
+    assert code == 2 and [line["name"] for line in lines] == ["C99"]
+    assert "C98: the scheduler raised IndexError: list index out of range" in err
+
+
+def test_a_case_for_s10_with_an_option_that_s10_lacks_is_an_error_and_one_for_s11_is_not(tmp_path):
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps({"id": "X", "scheduler": "s11", **workload(one(), chunked_prefill=True)}))
+    assert run(path) == (0, [], "skipped X: it is for s11\n")
+    path.write_text(json.dumps({"id": "X", "scheduler": "s10", **workload(one(), chunked_prefill=True)}))
+    assert run(path)[0] == 2

@@ -1,0 +1,9 @@
+"""The oldest running request is evicted: it has gathered the most work, and all of it is thrown away."""
+
+CAUGHT_BY = "test_fcfs_evicts_the_last_admitted"
+MESSAGE = "the last admitted has gathered the least work"
+
+
+class Scheduler:
+    def pick_victim(self):
+        return self.running[0]

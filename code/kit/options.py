@@ -1,0 +1,213 @@
+"""The command line of a lesson: its options, its exit codes, its JSON output, its progress line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kit import exercise
+from kit.config import POLICIES, Config, positive
+from kit.errors import CourseError
+from kit.replay import translate
+from kit.report import dump_json, no_nan
+
+MYSTERIES = ("A", "B", "C")
+ABOUT = {
+    "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
+    "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
+    "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but what is wrong is said in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = message.partition(": ")[2] if message.startswith("argument ") else message
+        for end, says in (("expected one argument", "needs a value"), ("ignored explicit argument", "takes no value")):
+            if sentence.startswith(end):
+                sentence = f"{message.split()[1].rstrip(':')} {says}"
+        stop = "" if sentence.endswith("?") else "."
+        self.exit(2, f"{sentence}{stop} `--help` lists the options.\n")
+
+
+def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
+
+    Always there: trace, config (a dict, empty without a file), json, solutions. In s10 also: budget, blocks, policy,
+    mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
+    """
+    parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
+    add = parser.add_argument
+    add("--trace", metavar="FILE", help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens")
+    if lesson >= "s10":
+        add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
+        add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
+        add("--policy", metavar="P", type=_one_of("policy", POLICIES), help=f"who is next: {', '.join(POLICIES)}")
+        add(
+            "--mystery",
+            metavar="A|B|C",
+            type=_one_of("mystery", MYSTERIES, str.upper),
+            help="run a scheduler with a hidden fault",
+        )
+        add("--replay", metavar="FILE", help="run a file of workloads, print JSON lines")
+    add(
+        "--config",
+        metavar="FILE",
+        type=_json_object,
+        default={},
+        help="more settings, a JSON object with the keys of kit.config",
+    )
+    add("--json", metavar="FILE", type=_writable, help="write the numbers to a file as well")
+    add("--solutions", action="store_true", help="run the course's answers in place of your code")
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+        parser.error(f"unknown option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+    if lesson < "s10":
+        args.budget = args.blocks = args.policy = args.mystery = args.replay = None
+    args.lesson = lesson
+    if args.config:
+        try:
+            args.config = translate(args.config, lesson[:3])
+            Config.from_dict({**args.config, "allow_small_budget": True})  # each value by itself: more options may follow
+        except CourseError as error:
+            parser.error(f"--config: {error}")
+    if line := exercise.summary(lesson):
+        print(line, file=sys.stderr)
+    return args
+
+
+def config_from(args: argparse.Namespace, **defaults: Any) -> Config:
+    """A Config from `defaults`, overruled by --config, overruled by --budget, --blocks and --policy.
+
+    A default max_num_seqs gives way to a smaller token budget; one that the user set does not.
+    """
+    flags = {"max_num_batched_tokens": args.budget, "num_blocks": args.blocks, "policy": args.policy}
+    merged = {**defaults, **args.config, **{key: value for key, value in flags.items() if value is not None}}
+    if "max_num_seqs" in defaults and "max_num_seqs" not in args.config:
+        merged["max_num_seqs"] = min(defaults["max_num_seqs"], merged.get("max_num_batched_tokens", math.inf))
+    return Config.from_dict(merged)
+
+
+def run(script: Callable[[], int | None]) -> int:
+    """Run a script and return its exit code: 2 with one sentence for a CourseError, 130 after Ctrl-C, never a traceback."""
+    try:
+        code = script() or 0
+        sys.stdout.flush()
+        return code
+    except CourseError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        _close_stdout()
+        return 141
+    except OSError as error:  # a full disk, a file that went away
+        print(f"the run ended early: {error}", file=sys.stderr)
+        _close_stdout()
+        return 2
+
+
+def _close_stdout() -> None:
+    """Send what is still buffered nowhere, or Python complains once more when it exits."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def json_out(args: argparse.Namespace, data: Any) -> None:
+    """Write `data` to the file of --json, if there is one. NaN becomes null."""
+    if args.json:
+        try:
+            with open(args.json, "w", encoding="utf-8") as file:
+                dump_json(no_nan(data), file)
+        except OSError as error:
+            raise CourseError(f"can't write {args.json}: {error.strerror}") from None
+
+
+class Progress:
+    """How far a long run is, on one line of stderr, if that is a terminal: `with Progress("trace", total) as progress:`."""
+
+    def __init__(self, what: str, total: int):
+        self.what, self.total = what, total
+        self.shown = sys.stderr.isatty()
+        self._next = 0.0
+
+    def update(self, done: int) -> None:
+        """Say that `done` of the total are done. Cheap, but no call for every step: every thousandth is plenty."""
+        if self.shown and time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.1
+            print(f"\r{self.what}: {done:,} of {self.total:,}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+# What an option's value must be. argparse asks for ArgumentTypeError and puts the sentence where it belongs.
+
+
+def _count(option: str) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        try:
+            return positive(option, int(text))
+        except CourseError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
+
+    return count
+
+
+def _one_of(option: str, choices: Sequence[str], adapt: Callable[[str], str] = str) -> Callable[[str], str]:
+    def choice(text: str) -> str:
+        if adapt(text) not in choices:
+            raise argparse.ArgumentTypeError(f"{option} {text!r} is unknown; choose {', '.join(choices)}")
+        return adapt(text)
+
+    return choice
+
+
+def _json_object(path: str) -> dict[str, Any]:
+    try:
+        value = json.loads(Path(path).read_text("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"config file {path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+    except UnicodeDecodeError:
+        raise argparse.ArgumentTypeError(f"config file {path} is not text; a JSON object is expected") from None
+    except (OSError, RecursionError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise argparse.ArgumentTypeError(f"config file {path} can't be read: {why}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f'config file {path} holds no JSON object like {{"max_num_seqs": 8}}')
+    return value
+
+
+def _writable(path: str) -> str:
+    """Checked before a long run, without touching the file."""
+    file = Path(path)
+    folder = file.parent
+    if file.is_dir():
+        raise argparse.ArgumentTypeError(f"output {path} is a directory; name a file")
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"output {path} can't be written: there is no folder {folder}")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"output {path} can't be written: no permission")
+    return path

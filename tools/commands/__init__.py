@@ -1,0 +1,1 @@
+"""The commands of course.py, a module each. They use the standard library only."""

@@ -1,0 +1,93 @@
+"""Step-by-step tables for the lessons, printed by the schedulers of solutions/ themselves.
+
+python3 tools/tables.py running_example      s10's four requests, nine steps
+python3 tools/tables.py evil_twin            the same limits, and a request that outgrew the budget
+python3 tools/tables.py starving_tail        a token budget of 4 for 8 requests
+python3 tools/tables.py watermarks           what a reserve buys and what it costs
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "solutions"))
+
+from kit import traces
+from kit.config import Config
+from kit.report import table
+from kit.request import Request
+from kit.runner import FakeRunner
+from s08_static_batching import Batch, Engine
+from s10_scheduler import Scheduler
+
+EXAMPLE: dict[str, Any] = {
+    "max_num_batched_tokens": 8,
+    "max_num_seqs": 4,
+    "num_blocks": 5,
+    "block_size": 4,
+    "watermark": 0.0,
+}
+
+
+def steps(requests: list[Request], config: Config, most: int) -> None:
+    """Print a load step by step: what is computed, who was evicted, why the head waits, blocks in use while it runs."""
+    engine = Engine(Scheduler(config), FakeRunner(), requests)
+    scheduler, used = engine.scheduler, 0
+    rows: list[tuple[Any, ...]] = []
+    execute = engine.runner.execute
+
+    def watched(batch: Batch) -> Any:
+        nonlocal used
+        used = config.num_blocks - scheduler.pool.num_free
+        return execute(batch)
+
+    engine.runner.execute = watched  # type: ignore[method-assign]
+    while (engine.arrivals or scheduler.waiting or scheduler.running) and len(rows) < most:
+        used = 0
+        batch = engine.step()
+        head = next((r for r in scheduler.waiting), None)
+        event = "".join(f"{r.id} evicted; " for r in batch.preempted)
+        event += f"{head.id} waits: {batch.head}" if head and batch.head else ""
+        computed = " ".join(f"{r.id}{n}" for r, n in batch.tokens.items()) or "-"
+        rows.append((len(rows) + 1, computed, sum(batch.tokens.values()), used, event.rstrip("; ")))
+    print(table(("step", "computes", "tokens", "blocks", "event"), rows))
+
+
+def running_example() -> None:
+    steps(traces.running_example(), Config(**EXAMPLE), 20)
+
+
+def evil_twin() -> None:
+    steps(traces.evil_twin(), Config(**EXAMPLE, reject_unservable=False), 11)
+
+
+def starving_tail() -> None:
+    config = Config(max_num_batched_tokens=4, max_num_seqs=8, num_blocks=100, watermark=0.0,
+                    allow_small_budget=True, reject_unservable=False)  # fmt: skip
+    scheduler = Scheduler(config)
+    engine = Engine(scheduler, FakeRunner(), [])
+    requests = [Request(f"r{i}", range(1), 200) for i in range(8)]
+    for request in requests:
+        scheduler.add(request)
+    for _ in range(100):
+        engine.step()
+    print("tokens after 100 steps: " + " ".join(f"{r.id} {len(r.output)}" for r in requests))
+
+
+def watermarks() -> None:
+    rows = []
+    for watermark in (0.0, 0.01, 0.05, 0.1, 0.2):
+        config = Config(max_num_batched_tokens=1024, max_num_seqs=256, num_blocks=140, watermark=watermark)
+        report = Engine(Scheduler(config), None, traces.story_d(500, rate=25.0)).run()
+        assert report.end == "done"
+        blocks = config.watermark_blocks
+        rows.append(
+            (f"{watermark:.0%}", blocks, report.preemptions, round(report.longest_gap_ms), round(report.tokens_per_s))
+        )
+    print(table(("watermark", "blocks", "evictions", "longest pause ms", "tokens/s"), rows))
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (running_example, evil_twin, starving_tail, watermarks)}[sys.argv[1]]()
