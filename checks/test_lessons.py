@@ -73,6 +73,14 @@ def test_outputs_and_excerpts_of_a_lesson_are_fresh(lesson):
     assert not diff, f"python tools/refresh.py mends this:\n{diff}"
 
 
+def test_the_first_check_in_the_readme_is_fresh():
+    pytest.importorskip("cogapp", reason="cogapp is not installed")
+    import refresh
+
+    diff = refresh.stale(ROOT / "README.md")
+    assert not diff, f"python tools/refresh.py mends this:\n{diff}"
+
+
 @lessons
 def test_a_lesson_quotes_outputs_only_through_the_tool(lesson):
     """A text block outside cog markers would go stale unseen. Diagrams, commands and sketches say so by their language."""

@@ -123,7 +123,8 @@ class Scheduler:
     def decode_pass(self, budget: int) -> int:
         """Give each running request its next token, evicting *while* blocks are short. Returns the budget left.
 
-        For each request of a snapshot of `running`, which shrinks while you walk. Roughly 12 lines.
+        For each request of a snapshot of `running`, which shrinks while you walk. Roughly 12 lines. (Here one eviction frees
+        enough, for each needs one token; s11's chunks may need more.)
         1. Pass over one that has been evicted meanwhile: it is in `self.batch.preempted`.
         2. `n = self.chunk_size(request, budget)`; if n is 0 the budget is spent: stop.
         3. While it lacks more blocks (`pool.missing(request, n)`) than `pool.num_free`, and was not evicted itself: preempt
@@ -191,13 +192,12 @@ class Scheduler:
     def why_wait(self, request: Request, budget: int) -> Wait | None:
         """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 12 lines.
 
-        Returns the first of these rules whose needed is more than its available, as Wait(rule, needed, available, text).
-        The text is yours: a short sentence with both numbers.
-        "eviction"  evictions in this step, 0: a step that evicts admits nobody;
-        "seats"     those who run and one more, `max_num_seqs`;
-        "budget"    all the tokens it is behind by, for they can't be split, the budget;
-        "blocks"    the blocks it lacks for them, those free above the watermark;
-        "thrash"    extension: those who run, if `self.meter` is `thrashing` and this one never ran, else 0; 0.
+        Returns the first of these rules that holds, needed > available, as Wait(rule, needed, available, a short text).
+        "eviction"  evictions in this step > 0: a step that evicts admits nobody;
+        "seats"     running requests with this one > `max_num_seqs`;
+        "budget"    tokens that it is behind by > budget: they can't be split;
+        "blocks"    blocks that it lacks for them > free blocks above the watermark;
+        "thrash"    extension: running requests, if `self.meter` is `thrashing` and this one never ran, else 0 > 0.
         """
         running, tokens = len(self.running), request.num_tokens - request.num_computed_tokens
         blocks, usable = self.pool.missing(request, tokens), self.pool.num_free - self.config.watermark_blocks

@@ -148,7 +148,14 @@ class Run:
         self.finished: list[Request] = []
         self.streamed: dict[str, int] = {}
         self.now = 0
+        self.name = ""  # of the load, for messages
         self.runner = FakeRunner()
+
+    def at(self, step: int) -> str:
+        """Where a failure happened; steps count from 1."""
+        return f"step {step}" + (
+            f" of {self.name}" if self.name.startswith("the ") else f": {self.name}" if self.name else ""
+        )
 
     def arrive(self) -> None:
         while self.arrivals and self.arrivals[0].arrival_ns <= self.now:
@@ -164,8 +171,11 @@ class Run:
         __tracebackhide__ = True
         self.arrive()
         batch = attempt(
-            f"step {self.now + 1}", "schedule()", section(self.scheduler, "When the pool is full"), self.scheduler.schedule
+            self.at(self.now + 1), "schedule()", section(self.scheduler, "When the pool is full"), self.scheduler.schedule
         )
+        if not hasattr(batch, "tokens"):
+            cause, see = "the last line of schedule() returns the batch", section(self.scheduler)
+            mismatch(self.at(self.now + 1), "schedule() returned", batch, "a Batch", cause, see)
         self.check_batch(batch)
         return batch
 
@@ -189,7 +199,7 @@ class Run:
         self.finished += finished
         for request in finished:
             self.check_finished(request)
-        check_conservation(self.scheduler, self.requests, f"after step {self.now}")
+        check_conservation(self.scheduler, self.requests, f"after {self.at(self.now)}")
         return finished
 
     def step(self) -> Any:
@@ -228,7 +238,7 @@ class Run:
     def check_batch(self, batch: Any) -> None:
         """What must hold of every batch, whatever the load."""
         __tracebackhide__ = True
-        scheduler, where, total = self.scheduler, f"step {self.now + 1}", sum(batch.tokens.values())
+        scheduler, where, total = self.scheduler, self.at(self.now + 1), sum(batch.tokens.values())
         config = getattr(scheduler, "config", None)
         seats = config.max_num_seqs if config else scheduler.max_num_seqs
         passes = section(scheduler)
@@ -345,7 +355,8 @@ def check_conservation(scheduler: Any, requests: Iterable[Request], where: str =
 
 def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str) -> None:
     __tracebackhide__ = True
-    pool, owner = scheduler.pool, {}
+    pool = scheduler.pool
+    owner: dict[int, str] = {}
     for request in requests:
         for block in request.blocks:
             if block in owner:
@@ -361,11 +372,17 @@ def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str)
             text = f"{progress(request)} with {len(request.blocks)} blocks of {pool.block_size}"
             cause = "faster than physics: what is not in a block is not stored, so num_computed_tokens must be 0"
             mismatch(where, request.id, text, "computed tokens fit into its blocks", cause, see)
-    if pool.num_free + len(owner) != pool.num_blocks:
-        lost = pool.num_blocks - pool.num_free - len(owner)
+    if lost := leaked_blocks(scheduler, requests):
         text = f"{pool.num_free} free + {len(owner)} used = {pool.num_free + len(owner)}"
         cause = f"{lost} blocks leaked: a block table was dropped before `pool` got its blocks back"
         mismatch(where, "blocks", text, f"the pool, {pool.num_blocks}", cause, see)
+
+
+def leaked_blocks(scheduler: Any, requests: Iterable[Request]) -> int:
+    """Blocks that are neither free nor in anybody's block table."""
+    if not hasattr(scheduler, "pool"):
+        return 0
+    return scheduler.pool.num_blocks - scheduler.pool.num_free - sum(len(request.blocks) for request in requests)
 
 
 # Exact traces
@@ -419,6 +436,7 @@ def expect_steps(where: str, run: Run, table: Sequence[str], see: str, causes: C
     table: one line a step, in the form of Row. causes: lesson-specific texts for the keys `joined` and `absent`.
     """
     __tracebackhide__ = True
+    run.name = where
     for number, line in enumerate(table, 1):
         want = Row.parse(line)
         before = _Before(run)
@@ -427,17 +445,18 @@ def expect_steps(where: str, run: Run, table: Sequence[str], see: str, causes: C
         if batch.head is not None and run.scheduler.waiting:
             head = next(iter(run.scheduler.waiting)).id
             got.head = (head, batch.head.rule, batch.head.needed, batch.head.available)
-        shown = want.head or (want.evicted and got.head != want.head)
         head_differs = want.head is not None and got.head != want.head
         if list(got.tokens.items()) != list(want.tokens.items()) or got.evicted != want.evicted or head_differs:
-            got.head = got.head if shown and head_differs else None
+            leaked = leaked_blocks(run.scheduler, run.requests)
+            cause = f"{leaked} blocks leaked: an evicted request's blocks go back to the pool, in `_park`" if leaked else ""
+            cause = cause or _likely_cause(before, want, got, causes or {})
+            got.head = got.head if head_differs else None
             left, right = f"{got!s:16} {got.events}".rstrip(), f"{want!s:16} {want.events}".rstrip()
-            cause = _likely_cause(before, want, got, causes or {})
-            mismatch(f"step {number} of {where}", "schedule() computed", left, right, cause, see)
+            mismatch(run.at(number), "schedule() computed", left, right, cause, see)
         done = sorted(request.id for request in run.update(batch))
         if done != sorted(want.done):
             cause = "a request ends with its last token, in `update`"
-            mismatch(f"step {number} of {where}", "update() finished", show(done), show(sorted(want.done)), cause, see)
+            mismatch(run.at(number), "update() finished", show(done), show(sorted(want.done)), cause, see)
 
 
 class _Before:
@@ -447,6 +466,7 @@ class _Before:
         run.arrive()
         scheduler = run.scheduler
         self.running = [request.id for request in scheduler.running]
+        self.waiting = [request.id for request in scheduler.waiting]
         self.requests = {request.id: request for request in run.requests}
         self.evicted_before = {request.id for request in run.requests if request.num_preemptions}
         self.known = {request.id: request.num_tokens for request in run.requests}
@@ -467,7 +487,7 @@ def _likely_cause(before: _Before, want: Row, got: Row, causes: Causes) -> str:
     absent = [name for name in want.tokens if name not in got.tokens and name not in before.running]
     unfed = [name for name in want.tokens if name not in got.tokens and name in before.running]
     if missed and wrongly:
-        priority = before.config.policy == "priority"
+        priority = before.config is not None and before.config.policy == "priority"
         whom = "the largest (priority, arrival)" if priority else "the last admitted"
         return f"the wrong victim: {before.grower}, and the policy evicts {whom}"
     if missed and got.evicted:
@@ -478,10 +498,14 @@ def _likely_cause(before: _Before, want: Row, got: Row, causes: Causes) -> str:
         return "nobody has to be evicted: evict while a request lacks *more* blocks than are free, an exact fit is enough"
     if joined and want.evicted:
         return "a step that evicts admits nobody: what it just freed would go to the newcomer"
-    if joined and before.config and sum(got.tokens.values()) > before.config.max_num_batched_tokens:
-        return "decodes are not charged to the budget: each token of a running request is one less for who joins"
+    for name in want.tokens.keys() & got.tokens.keys():
+        if got.tokens[name] != want.tokens[name]:
+            return _wrong_number(before, name, want.tokens[name], got.tokens[name])
     if joined and want.head and joined[0] != want.head[0]:
-        return f"nobody overtakes the head of the queue: {joined[0]} stands behind {want.head[0]}"
+        front, name = want.head[0], joined[0]
+        if front in before.waiting and before.waiting.index(front) > before.waiting.index(name):
+            return f"{front} was evicted and pushed with a new order: it came before {name}, so it goes to the front"
+        return f"nobody overtakes the head of the queue: {name} stands behind {front}"
     if joined:
         return causes.get("joined") or f"{joined[0]} has to wait: ask why_wait(request, budget) before it joins"
     if unfed:
@@ -490,11 +514,11 @@ def _likely_cause(before: _Before, want: Row, got: Row, causes: Causes) -> str:
         return "an exact fit is enough: it waits if it needs *more* than is left"
     if absent:
         return causes.get("absent") or f"{absent[0]} fits: budget, seats and blocks are there, an exact fit is enough"
-    for name, n in want.tokens.items():
-        if got.tokens[name] != n:
-            return _wrong_number(before, name, n, got.tokens[name])
     if list(got.tokens) != list(want.tokens):
         return "the order is that of `running`: first come, first in the batch; newcomers last"
+    if want.head and want.head[1] == "budget" and (got.head is None or got.head[0] == want.head[0]):
+        spent = sum(want.tokens.values())
+        return f"decodes and prompts have spent {spent} tokens of this step: left {want.head[3]}, needed {want.head[2]}"
     return "the reason of the head is the first rule that holds it back, with the two numbers that the rule compares"
 
 

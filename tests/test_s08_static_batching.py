@@ -29,6 +29,7 @@ class TestSchedule:
         a = request("A", 5, 3)
         batch = batcher(2, a).schedule()
         where = "A waits with a prompt of 5 tokens, nobody runs"
+        expect(where, "schedule() returned", type(batch).__name__, "Batch", "the last line returns the batch", CLOSED)
         cause = "its first step computes all that it is behind by: num_tokens - num_computed_tokens = 5 - 0"
         expect(where, "batch.tokens", batch.tokens, {a: 5}, cause, CLOSED)
 
@@ -323,13 +324,13 @@ class TestTheWholeEngine:
 
     def test_the_engine_runs_the_batcher_to_the_end(self):
         requests = [request(name, 3, n) for name, n in zip("ABCDE", (1, 4, 2, 3, 1))]
-        report = Engine(StaticBatcher(2), FakeRunner(), requests).run()
+        report = Engine(StaticBatcher(2), FakeRunner(), requests).run(1000)
         cause = "batches A B, C D and E last 4, 3 and 1 steps"
         expect("five requests, two slots", "end, steps", (report.end, report.num_steps), ("done", 8), cause, CLOSED)
 
     def test_a_late_arrival_waits_for_its_time(self):
         requests = [request("A", 3, 2), request("B", 3, 1, arrival=10**9)]
-        report = Engine(StaticBatcher(2), FakeRunner(step_ns=10), requests).run()
+        report = Engine(StaticBatcher(2), FakeRunner(step_ns=10), requests).run(1000)
         got = {row.id: row.first_token_ns for row in report.rows}
         cause = "the clock jumps over an idle stretch and B's first token takes one step from there"
         expect("B arrives after A is done", "first tokens", got, {"A": 10, "B": 10**9 + 10}, cause, LOOP)
@@ -343,7 +344,7 @@ class TestTheWholeEngine:
 
         requests = [request("A", 3, 4), request("B", 3, 4), request("C", 3, 4)]
         engine = Engine(StaticBatcher(2), Breaks(), requests)
-        engine.run()
+        engine.run(1000)
         got = {row.id: row.finish_reason for row in engine.report.rows}
         cause = "the broken step ends its own requests as `error`; the loop goes on with the others"
         want = {"A": "error", "B": "error", "C": "length"}

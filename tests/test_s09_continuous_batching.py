@@ -107,6 +107,7 @@ class TestSchedule:
         queue(scheduler, b)
         batch = scheduler.schedule()
         where = "A runs in one of two slots, B waits with a prompt of 4"
+        expect(where, "schedule() returned", type(batch).__name__, "Batch", "the last line returns the batch", STEP)
         cause = "refill first, then every running request computes: B's prompt and A's token share the step"
         expect(where, "batch.tokens", batch.tokens, {a: 1, b: 4}, cause, STEP)
 
@@ -186,7 +187,7 @@ class TestSpeedupBound:
     def test_no_run_wins_more_than_the_bound(self, slots, lengths):
         def steps(scheduler):
             requests = [request(f"R{i}", 1, n) for i, n in enumerate(lengths)]
-            return Engine(scheduler, FakeRunner(), requests).run().num_steps
+            return Engine(scheduler, FakeRunner(), requests).run(1000).num_steps
 
         static, continuous = steps(StaticBatcher(slots)), steps(ContinuousBatcher(slots))
         bound = speedup_bound(lengths, slots)
@@ -203,7 +204,7 @@ class TestTheWholeScheduler:
     def test_it_takes_fewer_steps_than_the_static_batcher(self):
         def steps(scheduler):
             requests = [request(f"R{i}", 4, n) for i, n in enumerate([9, 1, 1, 9, 1, 1, 9, 1])]
-            return Engine(scheduler, FakeRunner(), requests).run().num_steps
+            return Engine(scheduler, FakeRunner(), requests).run(1000).num_steps
 
         got = steps(StaticBatcher(2)), steps(ContinuousBatcher(2))
         cause = "a slot that came free is taken at the next step: 32 tokens in 2 slots need 16 steps at least"
@@ -214,7 +215,7 @@ class TestTheWholeScheduler:
             ContinuousBatcher(4),
             FakeRunner(step_ns=10),
             [request("A", 2, 9), request("B", 2, 2, arrival=35)],
-        ).run()
+        ).run(1000)
         got = {row.id: row.first_token_ns for row in report.rows}
         cause = "dynamic batching waits for a full batch or a time-out; here B joins the step after it arrives"
         expect("A runs alone, B arrives at 35 ns", "first tokens", got, {"B": 50, "A": 10}, cause, DYNAMIC)

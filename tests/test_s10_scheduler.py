@@ -257,6 +257,27 @@ class TestDecodePass:
         expect(where, "batch.tokens", scheduler.batch.tokens, {a: 1}, cause, FULL)
         expect(where, "decode_pass(8) returned", left, 7, cause, FULL)
 
+    def test_a_request_that_evicts_itself_takes_nobody_with_it(self):
+        scheduler = machine(blocks=3)
+        a, b = request("A", 3, 6, made=1), request("B", 4, 9, made=1)
+        seat(scheduler, a, b)
+        scheduler.pool.allocate(1)
+        b.output = lone_output(b)[:6]
+        b.num_tokens = 10
+        where = "no block is free; B, admitted last, is behind by 6 tokens and lacks 2"
+        attempt(where, "decode_pass(16)", FULL, scheduler.decode_pass, 16)
+        cause = "once it has evicted itself the loop ends, whatever it still lacks: A must not pay for it"
+        expect(where, "preempted", scheduler.batch.preempted, [b], cause, FULL)
+
+    def test_who_comes_after_a_victim_is_served(self):
+        scheduler = machine(budget=8, blocks=4, policy="priority")
+        a, b, c = (request(name, n, 9, made=1, priority=p) for name, n, p in (("A", 4, 0), ("B", 8, 9), ("C", 3, 1)))
+        seat(scheduler, a, b, c)
+        where = "A evicts B, which stood between A and C in `running`; B is now behind by 9 tokens, 7 are left"
+        attempt(where, "decode_pass(8)", FULL, scheduler.decode_pass, 8)
+        cause = "pass over who was evicted *first*: its chunk_size of 0 is no reason to stop"
+        expect(where, "batch.tokens", scheduler.batch.tokens, {a: 1, c: 1}, cause, FULL)
+
     def test_a_lone_request_that_cannot_grow_ends_its_own_step(self):
         scheduler = machine(blocks=1)
         a = request("A", 4, 6, made=1)
@@ -322,6 +343,14 @@ class TestWhyWait:
         queue(scheduler, c)
         cause = "the prompt alone is not enough: 4 + 1 tokens need a second block"
         self.check("C comes back with prompt 4 and 1 output", scheduler, c, 8, ("blocks", 2, 1), cause, BACK)
+
+    def test_what_is_still_stored_need_not_be_computed(self):
+        scheduler, c = machine(blocks=2), request("C", 5, 6, made=1)
+        scheduler.pool.grow(c, 4)
+        c.num_computed_tokens = 4
+        cause = "it is behind by num_tokens - num_computed_tokens = 2; s12 moves KV to the CPU and brings it back"
+        self.check("C has 6 tokens, 4 of them stored", scheduler, c, 1, ("budget", 2, 1), cause, BACK)
+        self.check("C has 6 tokens, 4 of them stored", scheduler, c, 2, None, cause, BACK)
 
     @pytest.mark.parametrize("tokens, blocks", [(15, 1), (16, 1), (17, 2)])
     def test_blocks_are_whole(self, tokens, blocks):
@@ -632,7 +661,7 @@ class TestTheRunningExample:
     def test_its_evil_twin_unchecked_is_stuck_for_ever(self):
         requests = [request("A", 4, 8), request("B", 4, 8), request("D", 2, 3)]
         engine = Engine(machine(reject_unservable=False), FakeRunner(), requests)
-        report = engine.run()
+        report = engine.run(1000)
         where = "A 4->8, B 4->8, D 2->3, unchecked"
         cause = "B was evicted with 5 outputs: it has become 9 tokens, and no step may compute more than 8"
         expect(where, "end, steps", (report.end, report.num_steps), ("stuck", 8), cause, DOOR)
@@ -662,7 +691,7 @@ class TestTightMemory:
     def test_a_lone_request_beyond_the_pool_unchecked_is_stuck_for_ever(self):
         requests = [request("A", 4, 8), request("B", 1, 1, arrival=9)]
         engine = Engine(machine(budget=16, blocks=1, reject_unservable=False), FakeRunner(), requests)
-        report = engine.run()
+        report = engine.run(1000)
         where = "A 4->8 alone in one block of 4, unchecked; B comes later"
         cause = "A evicts itself for its fifth token and needs two blocks to come back: B waits behind it for ever"
         expect(where, "end, A's evictions", (report.end, requests[0].num_preemptions), ("stuck", 1), cause, DOOR)
@@ -673,7 +702,7 @@ class TestTightMemory:
     def test_a_prompt_beyond_the_pool_unchecked_blocks_all_behind_it(self):
         requests = [request("A", 21, 1), request("B", 1, 1)]
         engine = Engine(machine(budget=64, reject_unservable=False), FakeRunner(), requests)
-        report = engine.run()
+        report = engine.run(1000)
         got = report.end, waiting(engine.scheduler)
         cause = "A needs 6 blocks, the pool has 5; nobody overtakes the head"
         expect("A's prompt is 21 tokens, 5 blocks of 4, unchecked", "end, waiting", got, ("stuck", ["A", "B"]), cause, DOOR)
@@ -707,7 +736,7 @@ class TestTightMemory:
         requests = [request("A", 4, 5), request("B", 6, 3), request("D", 1, 2, arrival=1)]
         run = Run(machine(budget=10, blocks=3, policy="shortest"), requests)
         table = ["A4 B6", "A1 | B evicted, D waits: eviction 1 > 0", "A1 D1", "A1 D1 | D done, B waits: blocks 2 > 0"]
-        expect_steps("B is evicted, one of its blocks is left and D is shorter", run, table, JOIN)
+        expect_steps("B is evicted, one block stays free, and D is shorter", run, table, JOIN)
 
     def test_the_watermark_keeps_blocks_for_those_who_run(self):
         requests = [request("A", 4, 9), request("B", 4, 1)]
@@ -813,7 +842,7 @@ class TestEndings:
 
         requests = [request(name, *size) for name, size in zip("ABCD", ((3, 6), (4, 5), (5, 3), (2, 3)))]
         engine = Engine(machine(), Breaks(), requests)
-        engine.run()
+        engine.run(1000)
         reasons = [one.finish_reason for one in requests]
         where, cause = "the runner breaks in step 3, with A and B; C has just been evicted", "the engine lives on"
         expect(where, "finish reasons", reasons, ["error", "error", "length", "length"], cause, DOOR)
@@ -992,7 +1021,7 @@ class TestAgedPriorityExtension:
         old = request("old", 2, 2, priority=10)
         limits = dict(max_num_batched_tokens=8, max_num_seqs=1, num_blocks=9, block_size=4, policy="priority")
         scheduler = Scheduler(Config(**limits), AgedPriority(1.0))
-        report = Engine(scheduler, FakeRunner(step_ns=second), [old, *stream]).run()
+        report = Engine(scheduler, FakeRunner(step_ns=second), [old, *stream]).run(1000)
         waited = next(row.ttft_ns for row in report.rows if row.id == "old") // second
         cause = "10 points at 1 point/s: nobody who arrives after 10 s goes first, the 10 before take 2 s each"
         expect(
@@ -1009,10 +1038,10 @@ class TestPredictTtftExtension:
     """Extension: Scheduler.predict_ttft_ms, and add's refusal beyond a target."""
 
     class Price:
-        """A millisecond a token of a full step, whatever the KV."""
+        """A millisecond a token, and a tenth for each token of KV."""
 
         def step_ns(self, num_tokens, kv_tokens):
-            return num_tokens * 1_000_000
+            return num_tokens * 1_000_000 + kv_tokens * 100_000
 
     def machine(self, policy="fcfs", **options):
         scheduler = machine(budget=10, blocks=99, policy=policy, **options)
@@ -1050,12 +1079,14 @@ class TestPredictTtftExtension:
 
     def test_only_who_goes_first_counts(self):
         scheduler = self.machine("shortest")
-        queue(scheduler, request("A", 9, 1), request("B", 2, 1), request("C", 4, 1))
-        cause = "under shortest-first B2 and C4 (an equal key came earlier) go first, A9 does not: 2 + 4 + 4 = 10"
-        self.predict("A9, B2 and C4 wait", scheduler, self.newcomer(4), 10.0, cause)
+        queue(scheduler, request("A", 9, 1), request("B", 2, 1), request("C", 5, 1))
+        cause = "under shortest-first B2 and C5 (its key is equal, it came earlier) go first, A9 does not: 2 + 5 + 5 = 12"
+        self.predict("A9, B2 and C5 wait, N5", scheduler, self.newcomer(5), 20.0, cause)
 
     def test_beyond_the_target_add_refuses(self):
         scheduler = self.machine()
+        cause = "nobody waits yet, one step of 10 ms"
+        self.predict("before anybody is added", scheduler, self.newcomer(9), 10.0, cause)
         scheduler.ttft_target_ms = 20.0
         got = []
         for name in "ABC":
@@ -1115,21 +1146,34 @@ class TestThrashMeterExtension:
     def test_a_step_that_made_nothing_new_is_no_division_by_zero(self):
         meter = ThrashMeter(2)
         self.check("window of 2", meter, [(5, 5)], [True], "at least 1 in the denominator: 5 / 1")
+        expect("5 thrown away, 5 computed", "rec_new", meter.rec_new, 5.0, "at least 1 in the denominator: 5 / 1", FULL)
         self.check("window of 2", ThrashMeter(2), [(0, 0)], [False], "at least 1 in the denominator: 0 / 1")
+
+    def meter(self, thrashing: bool) -> ThrashMeter:
+        """A meter in this state by way of `observe`: whoever leaves the extension out leaves back-pressure out too."""
+        meter = ThrashMeter(1)
+        expect("a step", "observe()", meter.observe(9 if thrashing else 0, 19), thrashing, "9 / 10 is above 0.2", FULL)
+        return meter
 
     def test_back_pressure_holds_newcomers_back_while_others_run(self):
         scheduler = machine(blocks=9)
-        scheduler.meter = ThrashMeter()
-        scheduler.meter.thrashing = True
+        scheduler.meter = self.meter(thrashing=True)
         seat(scheduler, request("A", 3, 6, made=1))
         wait = scheduler.why_wait(request("B", 1, 1), 8)
         cause = 'the last rule: "thrash", those who run, 0'
         expect("A runs, the meter says thrashing", "why_wait(B)", wait and tuple(wait)[:3], ("thrash", 1, 0), cause, JOIN)
 
+    def test_without_thrash_there_is_no_back_pressure(self):
+        scheduler = machine(blocks=9)
+        scheduler.meter = self.meter(thrashing=False)
+        seat(scheduler, request("A", 3, 6, made=1))
+        cause = "ask `self.meter.thrashing`, not whether there is a meter"
+        got = scheduler.why_wait(request("B", 1, 1), 8)
+        expect("A runs, the meter is calm", "why_wait(B)", got, None, cause, JOIN)
+
     def test_back_pressure_lets_returners_in(self):
         scheduler, b = machine(blocks=9), request("B", 1, 3, made=1)
-        scheduler.meter = ThrashMeter()
-        scheduler.meter.thrashing = True
+        scheduler.meter = self.meter(thrashing=True)
         seat(scheduler, request("A", 3, 6, made=1))
         b.num_preemptions = 1
         cause = "it holds back who never ran; who was evicted has a user waiting in the middle of a sentence"
@@ -1137,8 +1181,7 @@ class TestThrashMeterExtension:
 
     def test_back_pressure_never_holds_an_idle_machine(self):
         scheduler = machine()
-        scheduler.meter = ThrashMeter()
-        scheduler.meter.thrashing = True
+        scheduler.meter = self.meter(thrashing=True)
         cause = "needed is the number of those who run: with 0 nobody is held back, or the engine would wait for itself"
         expect(
             "nobody runs, the meter says thrashing",

@@ -45,6 +45,7 @@ def execute(path: Path) -> tuple[Any, float]:
         timeout=120,
         kernel_name="python3",
         store_widget_state=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()

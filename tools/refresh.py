@@ -18,6 +18,7 @@ import ast
 import difflib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from pathlib import Path
 from textwrap import dedent
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "lessons").glob("s*.md"))]
 LONGEST_EXCERPT = 15  # lines: more than that is read in the file
 HEADING = re.compile(r"(?:=+ |#+ |\d+\. |Part \d)|^(?=\S).*\n[-=]{3,}$")
 
@@ -73,6 +75,18 @@ def signature(*symbols: str) -> None:
     _paste("python", pasted)
 
 
+def first_check(lesson: str) -> None:
+    """Paste what `python3 course.py check` says about a lesson of which nothing is written yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / "course"
+        shutil.copytree(ROOT, fresh, ignore=shutil.ignore_patterns(".*", "__pycache__", "notebooks", "checks"))
+        subprocess.run([sys.executable, "tools/cut.py", "--force"], cwd=fresh, check=True, capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "course.py", "check", lesson], cwd=fresh, capture_output=True, text=True, encoding="utf-8"
+        )
+    _paste("text", [f"$ python3 course.py check {lesson}", *done.stdout.splitlines()])
+
+
 @lru_cache
 def output(script: str, *args: str) -> str:
     """Standard output of a script of the repository under `python -S` in an empty folder, without anything inherited."""
@@ -92,7 +106,7 @@ def refreshed(path: Path) -> str:
     from cogapp import Cog  # type: ignore[import-untyped]
 
     cog = Cog()
-    cog.options.prologue = "from refresh import excerpt, run, signature"
+    cog.options.prologue = "from refresh import excerpt, first_check, run, signature"
     before = list(sys.path)
     sys.path.insert(0, str(ROOT / "tools"))
     try:
@@ -151,7 +165,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a block is stale")
     parser.add_argument("lessons", nargs="*", help="file names in lessons/, without suffix; all if none is given")
     args = parser.parse_args()
-    paths = [ROOT / "lessons" / f"{name}.md" for name in args.lessons] or sorted((ROOT / "lessons").glob("s*.md"))
+    paths = [ROOT / "lessons" / f"{name}.md" for name in args.lessons] or PAGES
     code = 0
     for path in paths:
         try:

@@ -467,7 +467,7 @@ def _headline(run: Run) -> str:
     if run.setup.lesson == S10:
         config = run.setup.config
         limits = f"{config.policy}, budget {config.max_num_batched_tokens:,}, {config.num_blocks:,} blocks"
-        return f"{limits}: {words}, {totals.preemptions} preemptions, TTFT p95 {_ms(totals.ttft_p95_ms)}"
+        return f"{limits}: {words}, preemptions {totals.preemptions}, TTFT p95 {_ms(totals.ttft_p95_ms)}"
     return f"{words} in {len(run.frames)} steps, {utilisation(run.frames):.0%} of slots used"
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from operator import attrgetter
 from typing import Any
 
 from kit import traces
@@ -69,17 +68,22 @@ class Member:
 class Frame:
     """One step, between decision and result: `schedule()` has answered, no token has been sampled yet.
 
-    number: which call of schedule() it was, from 1. start_ns: the virtual clock. batch: what the scheduler answered.
+    index: its place in the run, from 0. start_ns: the virtual clock. batch: what the scheduler answered.
     running, waiting: the queues in order; a waiting request comes with the tokens it has to compute.
     """
 
-    __slots__ = ("_reasons", "_running", "batch", "index", "number", "run", "start_ns", "step", "waiting")
+    __slots__ = ("_reasons", "_running", "batch", "index", "run", "start_ns", "step", "waiting")
 
-    def __init__(self, run: Run, number: int, step: int, start_ns: int, batch: Any, running: tuple, waiting: tuple):
-        self.run, self.number, self.step, self.start_ns = run, number, step, start_ns
+    def __init__(self, run: Run, step: int, start_ns: int, batch: Any, running: list, waiting: tuple):
+        self.run, self.step, self.start_ns = run, step, start_ns
         self.batch, self._running, self.waiting = batch, running, waiting
         self._reasons: dict[str, Any] | None = None
         self.index = len(run.frames)
+
+    @property
+    def number(self) -> int:
+        """The step, counted from 1; one in which the clock jumps to the next arrival is counted too."""
+        return self.index + 1
 
     @property
     def running(self) -> list[Member]:
@@ -89,7 +93,7 @@ class Frame:
     def reasons(self) -> dict[str, Any]:
         """Why each waiting request waits, by id: the scheduler's own `explain`."""
         if self._reasons is None:
-            self._reasons = Run(self.run.setup, ask=self.number).frames[self.index]._reasons or {}
+            self._reasons = Run(self.run.setup, ask=self.index).frames[self.index]._reasons or {}
         return self._reasons
 
     @property
@@ -140,9 +144,9 @@ class Totals:
 
 
 class Run:
-    """A finished run and its frames. ask: the number of a schedule() call whose reasons are wanted however many wait."""
+    """A finished run and its frames. ask: the index of a frame whose reasons are wanted however many wait."""
 
-    def __init__(self, setup: Setup, ask: int = 0):
+    def __init__(self, setup: Setup, ask: int = -1):
         self.setup = setup
         self.frames: list[Frame] = []
         self.requests = [Request(i, range(p), m, t, priority, output=Count()) for i, p, m, t, priority in setup.load]
@@ -158,25 +162,20 @@ class Run:
         """Keep what every schedule() call leaves behind. References and tuples: a step costs microseconds."""
         scheduler, report, frames = self.scheduler, engine.report, self.frames
         decide, explain = scheduler.schedule, scheduler.explain
-        state = attrgetter("num_computed_tokens", "num_tokens", "blocks")
-        number = 0
+        slots_only = self.setup.lesson != S10
         waiting: tuple[tuple[Request, int], ...] = ()
 
         def schedule() -> Any:
-            nonlocal number, waiting
+            nonlocal waiting
             batch = decide()
-            number += 1
             queue = scheduler.waiting
-            if not batch.tokens and not batch.preempted and not queue:
-                return batch  # the clock jumps to the next arrival
-            running = []
-            for request in scheduler.running:
-                computed, known, blocks = state(request)
-                running.append((request, computed, known, tuple(blocks)))
+            if slots_only and not batch.tokens:
+                return batch  # the clock jumps to the next arrival: no slot is held meanwhile
+            running = [(r, r.num_computed_tokens, r.num_tokens, tuple(r.blocks)) for r in scheduler.running]
             if len(queue) != len(waiting) or batch.admitted or batch.resumed or batch.preempted:
                 waiting = tuple((request, request.num_tokens) for request in queue)
-            frame = Frame(self, number, report.num_steps, engine.clock_ns, batch, tuple(running), waiting)
-            if len(waiting) <= EXPLAIN_AT_ONCE or number == ask:
+            frame = Frame(self, report.num_steps, engine.clock_ns, batch, running, waiting)
+            if len(waiting) <= EXPLAIN_AT_ONCE or frame.index == ask:
                 frame._reasons = explain(batch) if waiting else {}
             frames.append(frame)
             return batch
@@ -336,8 +335,8 @@ def _culprit(frame: Frame, request_id: str, wait: Any) -> tuple[str | None, str]
         pick = max if wait.rule == "batch" else min
         last = pick(left, key=lambda request: left[request])
         place = "seat" if wait.rule == "seats" else "slot"
-        verb = "keeps the batch closed for" if wait.rule == "batch" else f"is the first to free its {place}, after"
-        return last.id, f"{last.id}, which {verb} {left[last]:,} more step{'s' * (left[last] != 1)}"
+        verb = "keeps the batch closed until" if wait.rule == "batch" else f"is the first to free its {place}, at"
+        return last.id, f"{last.id}, which {verb} the end of step {frame.number + left[last] - 1:,}"
     return None, ""
 
 
@@ -346,6 +345,10 @@ def _culprit(frame: Frame, request_id: str, wait: Any) -> tuple[str | None, str]
 
 def _finished(run: list[Frame]) -> int:
     return run[-1].totals.finished
+
+
+def _back(run: list[Frame]) -> int:
+    return next((frame.number for frame in run if frame.batch.resumed), 0)
 
 
 def _preemptions(run: list[Frame]) -> int:
@@ -365,7 +368,7 @@ def presets(lesson: str = S10) -> dict[str, Setup]:
             title="The running example: A, B, C, D",
             load=load(traces.running_example()),
             config=small,
-            question=Question("How many steps until all four are done?", "steps", 20, lambda run: run[-1].number),
+            question=Question("In which step does C, evicted, compute again? (0: never)", "", 9, _back),
         ),
         "evil twin": Setup(
             title="The evil twin: A, B, D",
@@ -425,16 +428,19 @@ def slots_setup(
         gap = rng.expovariate(1)
         entries.append((f"r{i}", 8, tokens, round(now * 1e6), 0.0))
         now += gap * gap_ms
+    kind = "static batching" if lesson == S08 else "continuous batching"
     when = "all there from the start" if gap_ms == 0 else f"one every {gap_ms:g} ms on average"
     return Setup(
         title=f"{count} requests in {slots} slot{'s' * (slots != 1)}, {when}",
         load=tuple(entries),
         config=Config(max_num_seqs=slots),
         lesson=lesson,
-        question=Question(
-            "Which share of the slot-steps makes a token?", "%", 100, lambda run: round(100 * utilisation(run))
-        ),
+        question=Question(f"Which share of {kind}'s slot-steps makes a token?", "%", 100, _share),
     )
+
+
+def _share(run: list[Frame]) -> int:
+    return round(100 * utilisation(run))
 
 
 def utilisation(run: list[Frame]) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 from itertools import count
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import ipywidgets as w
@@ -38,92 +40,67 @@ class Simulator(w.VBox):
         self.quiet = False  # while True a changed knob redraws nothing: several are being set together
         names = list(self.presets)
         self.preset = w.Dropdown(options=names, value=preset or names[0], description="preset", layout=WIDE, style=STYLE)
-        self.knobs = self._knobs()
-        self.play = w.Play(interval=150, show_repeat=False)
-        self.step = w.IntSlider(min=1, description="step", layout=w.Layout(width="600px"), style=STYLE)
-        w.jslink((self.play, "value"), (self.step, "value"))
+        self.knobs: dict[str, Any] = {}
+        self.knob_rows, self.player = w.VBox(), w.HBox()
+        self.play: Any = None  # these two are made anew for a run of another length
+        self.step: Any = None
         self.waits = w.Dropdown(options=["the head"], description="why waits …", layout=NARROW, style=STYLE)
         self.clicked = w.Text(layout=w.Layout(display="none"))
         self.clicked.add_class("kit-click")
         self.pin = w.ToggleButton(description="pin this run", tooltip="keep this run as a dashed line under the next ones")
-        self.prediction = w.IntSlider(description="I predict", layout=NARROW, style=STYLE)
+        self.guess = w.HBox()
+        self.prediction = _slider("I predict", 0, 0, 1)
         self.lock = w.ToggleButton(description="lock", layout=w.Layout(width="80px"))
         self.question, self.verdict = w.HTML(), w.HTML()
         self.picture = w.HTML()
-        super().__init__(self._rows())
+        first = [self.preset, self.pin] if len(self.presets) > 1 else [self.pin]
+        super().__init__(
+            [w.HBox(first), self.knob_rows, self.guess, self.player, self.picture, w.HBox([self.waits, self.clicked])]
+        )
         self.add_class("kit-simulator")
-        for knob in self.knobs.values():
-            knob.observe(lambda _: self.run(), "value")
         self.preset.observe(lambda _: self.choose(), "value")
-        self.step.observe(lambda _: self._moved(), "value")
         self.waits.observe(lambda _: self.draw(), "value")
         self.clicked.observe(lambda change: self._picked(change["new"]), "value")
         self.pin.observe(lambda _: self._pin(), "value")
         self.lock.observe(lambda _: self._lock(), "value")
         self.choose()
 
-    def _knobs(self) -> dict[str, Any]:
-        def slider(name: str, value: int, low: int, high: int, **more: Any) -> w.IntSlider:
-            return w.IntSlider(value, low, high, description=name, layout=NARROW, style=STYLE, **more)
-
-        if self.lesson == S10:
-            policy = w.Dropdown(options=POLICIES, description="policy", layout=NARROW, style=STYLE)
-            return {
-                "max_num_batched_tokens": slider("budget", 8, 1, 16),
-                "num_blocks": slider("KV blocks", 5, 1, 10),
-                "max_num_seqs": slider("seats", 4, 1, 8),
-                "policy": policy,
-            }
-        spread = w.FloatSlider(1.0, min=0.0, max=1.0, step=0.05, description="spread", layout=NARROW, style=STYLE)
-        gap = w.FloatSlider(0.0, min=0.0, max=100.0, step=5.0, description="gap, ms", layout=NARROW, style=STYLE)
-        return {
-            "slots": slider("slots", 4, 1, 16),
-            "count": slider("requests", 12, 1, 60),
-            "spread": spread,
-            "gap_ms": gap,
-        }
-
-    def _rows(self) -> list[Any]:
-        knobs = list(self.knobs.values())
-        first = [self.preset, self.pin] if len(self.presets) > 1 else [self.pin]
-        return [
-            w.HBox(first),
-            w.HBox(knobs[:2]),
-            w.HBox(knobs[2:]),
-            w.HBox([self.question, self.prediction, self.lock, self.verdict]),
-            w.HBox([self.play, self.step]),
-            self.picture,
-            w.HBox([self.waits, self.clicked]),
-        ]
-
     def choose(self) -> None:
-        """A preset was chosen: set the knobs, unlock the prediction, go to the first step."""
-        setup = self.presets[self.preset.value]
-        self.quiet = True
-        if self.lesson == S10:
-            self._set_knobs(setup)
-        question = setup.question
-        if question:
-            self.question.value = f"<b>Predict first.</b> {escape(question.words)}"
-            _set(self.prediction, 0, 0, question.top)
+        """A preset was chosen: new knobs, a new prediction, the first step."""
+        setup, old = self.presets[self.preset.value], [*self.knobs.values(), self.prediction]
+        self.knobs = self._limits(setup) if self.lesson == S10 else self._lengths()
+        for knob in self.knobs.values():
+            knob.observe(lambda _: self.run(), "value")
+        rows = list(self.knobs.values())
+        self.knob_rows.children = [w.HBox(rows[:2]), w.HBox(rows[2:])]
+        if setup.question:
+            self.question.value = f"<b>Predict first.</b> {escape(setup.question.words)}"
+            self.prediction = _slider("I predict", 0, 0, setup.question.top)
+            self.guess.children = [self.question, self.prediction, self.lock, self.verdict]
+        for knob in old:
+            knob.close()
         self.lock.value = False
-        self.quiet = False
         self.run(first=True)
 
-    def _set_knobs(self, setup: Setup) -> None:
+    def _limits(self, setup: Setup) -> dict[str, Any]:
         config = setup.config
         budget, blocks, seats = config.max_num_batched_tokens, config.num_blocks, config.max_num_seqs
         longest = max(prompt + output for _, prompt, output, *_ in setup.load)
-        _set(
-            self.knobs["max_num_batched_tokens"],
-            budget,
-            max(1, budget // 8),
-            max(2 * budget, longest),
-            max(1, budget // 64),
-        )
-        _set(self.knobs["num_blocks"], blocks, max(1, blocks // 8), 2 * blocks, max(1, blocks // 60))
-        _set(self.knobs["max_num_seqs"], seats, 1, 2 * seats)
-        self.knobs["policy"].value = config.policy
+        return {
+            "max_num_batched_tokens": _slider("budget", budget, budget // 8, max(2 * budget, longest), budget // 64),
+            "num_blocks": _slider("KV blocks", blocks, blocks // 8, 2 * blocks, blocks // 60),
+            "max_num_seqs": _slider("seats", seats, 1, 2 * seats),
+            "policy": w.Dropdown(options=POLICIES, value=config.policy, description="policy", layout=NARROW, style=STYLE),
+        }
+
+    def _lengths(self) -> dict[str, Any]:
+        share, gap = {"min": 0.0, "max": 1.0, "step": 0.05}, {"min": 0.0, "max": 100.0, "step": 5.0}
+        return {
+            "slots": _slider("slots", 4, 1, 16),
+            "count": _slider("requests", 12, 1, 60),
+            "spread": w.FloatSlider(1.0, description="spread", layout=NARROW, style=STYLE, **share),
+            "gap_ms": w.FloatSlider(0.0, description="gap, ms", layout=NARROW, style=STYLE, **gap),
+        }
 
     def setup(self) -> Setup:
         """What the knobs say. CourseError for limits that no scheduler can work with."""
@@ -141,16 +118,24 @@ class Simulator(w.VBox):
             setup = self.setup()
             self.frames = Run(setup).frames
             self.others = Run(replace(setup, lesson=S08)).frames if self.lesson == S09 else []
-        except CourseError as error:
-            self.picture.value = f"<div class='kit-error' style='padding:1em;color:#b00'>{escape(str(error))}</div>"
+        except Exception as error:  # a scheduler that is being written may raise anything
+            self._complain(error)
             return
         steps = max(len(self.frames), len(self.others))
-        self.quiet = True
-        for control in (self.play, self.step):
-            _set(control, 1 if first else min(self.step.value, steps), 1, steps)
-        self.play.step = max(1, steps // 150)
-        self.quiet = False
+        if self.step is None or first or steps != self.step.max:
+            self._new_player(1 if first or self.step is None else min(self.step.value, steps), steps)
         self.draw()
+
+    def _new_player(self, value: int, steps: int) -> None:
+        old = [control for control in (self.play, self.step) if control]
+        self.play = w.Play(value, min=1, max=steps, step=max(1, steps // 150), interval=150, show_repeat=False)
+        self.step = _slider("step", value, 1, steps)
+        self.step.layout = w.Layout(width="600px")
+        w.jslink((self.play, "value"), (self.step, "value"))
+        self.step.observe(lambda _: self._moved(), "value")
+        self.player.children = [self.play, self.step]
+        for control in old:
+            control.close()
 
     @property
     def frame(self) -> Frame:
@@ -164,16 +149,30 @@ class Simulator(w.VBox):
         versus = self.others[min(self.step.value, len(self.others)) - 1] if self.others else None
         ids = [request.id for request, _ in frame.waiting]
         selected = self.waits.value if self.waits.value in ids else None
+        try:
+            self.picture.value = svg(frame, selected, self.pinned, versus, CLICK, self.key)
+        except Exception as error:  # the reasons are the scheduler's own too
+            self._complain(error)
+            return
         self.quiet = True
         self.waits.options = ["the head", *ids]
         self.waits.value = selected or "the head"
         self.quiet = False
-        self.picture.value = svg(frame, selected, self.pinned, versus, CLICK, self.key)
         self._judge()
+
+    def _complain(self, error: Exception) -> None:
+        """One sentence in place of the picture."""
+        words = str(error)
+        if not isinstance(error, CourseError):
+            last = extract_tb(error.__traceback__)[-1]
+            words = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+        self.frames = []
+        self.picture.value = f"<div class='kit-error' style='padding:1em;color:#D55E00'>{escape(words)}</div>"
 
     def _picked(self, request_id: str) -> None:
         if request_id in self.waits.options:
             self.waits.value = request_id
+        self.clicked.value = ""  # so that a second click on the same request is news
 
     def _moved(self) -> None:
         """The first move locks the prediction: nobody predicts what they have seen."""
@@ -197,11 +196,12 @@ class Simulator(w.VBox):
         else:
             answer, mine = question.answer(self.frames), self.prediction.value
             right = "Right: " if answer == mine else f"You said {mine:,}, it is "
-            self.verdict.value = f"<b>{right}{answer:,} {escape(question.unit)}.</b>"
+            self.verdict.value = "<b>" + f"{right}{answer:,} {question.unit}".rstrip() + ".</b>"
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
         """In place of ipywidgets' dump of every knob: the frame in a sentence, for a page on which widgets don't run."""
-        return {**(super()._repr_mimebundle_(**options) or {}), "text/plain": describe(self.frame)}
+        text = describe(self.frame) if self.frames else "The simulator could not run."
+        return {**(super()._repr_mimebundle_(**options) or {}), "text/plain": text}
 
     def _pin(self) -> None:
         self.pinned = self.frames[0].run if self.pin.value and self.frames else None
@@ -209,7 +209,10 @@ class Simulator(w.VBox):
         self.draw()
 
 
-def _set(control: Any, value: int, low: int, high: int, step: int = 1) -> None:
-    """Value and limits of a slider at once; one at a time they could contradict each other on the way."""
-    with control.hold_trait_notifications():
-        control.max, control.min, control.value, control.step = high, low, value, step
+def _slider(name: str, value: int, low: int, high: int, step: int = 1) -> w.IntSlider:
+    """A slider for good: it is replaced, never given other limits. In the page one that gets new limits clamps the value
+    that it had before and sends that back, and its End key still goes to the old end.
+    """
+    step = max(1, step)
+    low = value - (value - max(low, 0 if value == 0 else 1)) // step * step  # the value is one that the slider can take
+    return w.IntSlider(value, low, high, step, description=name, layout=NARROW, style=STYLE)
