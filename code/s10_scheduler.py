@@ -26,7 +26,7 @@ class FCFS:
         return (request.order,)
 
     def victim(self, running: list[Request]) -> Request:
-        """Whom to evict: the last admitted, who has had the least time to gather work that would be lost."""
+        """Whom to evict: the last admitted, whose user has read least of the answer."""
         return running[-1]
 
 

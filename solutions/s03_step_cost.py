@@ -15,8 +15,8 @@ class CostModel:
 
     step(n, kv) = linear(n) + attention_ms + attention_ns_per_kv_token * kv, where `linear` interpolates a published
     profile of the matrix multiplications (microsoft/vidur, medians summed over the layers). The floor of `linear` is the
-    time to read every weight once; beyond the knee at 80-90 tokens arithmetic takes over and each token costs the same.
-    Left out: the LM head, kernel launches, sampling.
+    time to read the layers' weights once; beyond the knee at 80-90 tokens arithmetic takes over and time grows with the
+    tokens, in the steps of the tiles (256 to 264). Left out: the LM head, prefill's own attention, launches, sampling.
 
     gpu, model: what the numbers stand for; print them wherever a millisecond is printed.
     profile: (tokens in the step, milliseconds) in increasing order.

@@ -17,9 +17,9 @@ def pictures() -> Iterator[tuple[str, str]]:
     from kit.drawing import svg
     from kit.simulators import S08, S09, frames, presets
 
-    static = frames(presets(S08)["twelve requests"])
-    continuous = frames(presets(S09)["twelve requests"])
-    yield "s08_simulator.svg", svg(static[20], "r6")
+    static = frames(presets(S08)["eight requests"])
+    continuous = frames(presets(S09)["eight requests"])
+    yield "s08_simulator.svg", svg(static[5], "r4")
     yield "s09_simulator.svg", svg(continuous[-1], versus=static[len(continuous) - 1])
     small = presets()["running example"]
     example = frames(small)

@@ -49,7 +49,7 @@ class Config:
         if self.max_num_batched_tokens < self.max_num_seqs and not self.allow_small_budget:
             raise BadConfig(
                 f"token budget {self.max_num_batched_tokens} is smaller than max_num_seqs {self.max_num_seqs}: "
-                f"the last ones running would never get a turn. Raise the budget or lower max_num_seqs"
+                f"a step could not serve all its seats. Raise the budget or lower max_num_seqs"
             )
         if not isinstance(self.watermark, (int, float)) or isinstance(self.watermark, bool) or not 0 <= self.watermark < 1:
             raise BadConfig(f"watermark is {self.watermark!r}; it must be a share of the pool, from 0 up to but not 1")

@@ -10,14 +10,7 @@ from typing import Any
 from kit import options, traces
 from kit.report import Report, table
 from kit.request import Request
-
-SLOTS = 4
-OUTPUTS = (2, 8, 3, 5, 6, 1, 4, 3)  # the eight requests of s08 and s09: in two batches of four they take 8 + 6 steps
-
-
-def eight() -> list[Request]:
-    """r0 … r7, all there from the start, each with a prompt of 4 tokens; OUTPUTS says how many tokens it makes."""
-    return [Request(f"r{i}", range(4), outputs) for i, outputs in enumerate(OUTPUTS)]
+from kit.traces import EIGHT_OUTPUTS, EIGHT_SLOTS, eight
 
 
 def timeline(engine: Any, requests: Sequence[Request], slots: int) -> list[list[str]]:
@@ -75,7 +68,7 @@ def static(argv: Sequence[str] | None, batcher: Any, engine: Any, latency: Calla
 def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callable, utilisation: Callable) -> int:
     from s03_step_cost import A100_LLAMA3_8B
 
-    slots = options.config_from(args, max_num_seqs=SLOTS).max_num_seqs
+    slots = options.config_from(args, max_num_seqs=EIGHT_SLOTS).max_num_seqs
     if args.trace:
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
@@ -148,7 +141,7 @@ def continuous(argv: Sequence[str] | None, batcher: Any, static_batcher: Any, en
 
 
 def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, engine: Any, bound: Callable) -> int:
-    slots = options.config_from(args, max_num_seqs=SLOTS).max_num_seqs
+    slots = options.config_from(args, max_num_seqs=EIGHT_SLOTS).max_num_seqs
     if args.trace:
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
@@ -158,7 +151,7 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
     before = timeline(engine(static_batcher(slots), None, eight()), eight(), slots)
     print(draw(lanes))
     print(f"\n{len(lanes[0])} steps; the static batcher took {len(before[0])}. The bound said at most "
-          f"{bound(OUTPUTS, slots):.2f} times faster; it is {len(before[0]) / len(lanes[0]):.2f} times.")  # fmt: skip
+          f"{bound(EIGHT_OUTPUTS, slots):.2f} times faster; it is {len(before[0]) / len(lanes[0]):.2f} times.")  # fmt: skip
 
     _heading("2. Two hundred requests")
     print("All there from the start, prompts of 32 tokens, outputs exponential with mean 100.\n")

@@ -18,6 +18,7 @@ from kit.report import Report, table
 from kit.request import Request
 
 LESSON = "s10_scheduler"
+SHOWN = 10  # refusals that are printed with their sentence
 TRACE_BUDGET = 16_384  # without chunking, the longest prompt of a trace has to fit into one step
 
 
@@ -96,7 +97,7 @@ def a_queue_that_looks_healthy(simulate: Callable[..., Report]) -> dict[str, Any
     )
     _say(
         f"At the head stands {blocker.id}: it {report.head}. No step is ever larger, so it waits for ever, and with it "
-        f"{len(stuck) - 1} others: {len(beyond) - 1} that are too long as well, {len(stuck) - len(beyond)} that would fit at once."
+        f"{len(stuck) - 1} others: {len(beyond) - 1} that are too long as well, {len(stuck) - len(beyond)} of which each would fit."
     )
     cures: list[tuple[str, Report]] = [("as it is", report)]
     for name, change in (("ten times the pool", {"num_blocks": 20_000}), ("shortest first", {"policy": "shortest"}),
@@ -253,9 +254,10 @@ class Detector:
 
     def message(self, blocks: int, seats: int) -> str:
         return (
-            f"thrashing in {100 * self.alarms / self.steps:.0f} % of the steps (over {self.meter.steps.maxlen} steps more than "
-            f"{100 * self.meter.high:.0f} tokens thrown away for 100 new ones). {blocks} blocks did not hold the "
-            f"{self.most_running} requests that ran together: add blocks, or lower max_num_seqs from {seats}."
+            f"thrashing in {100 * self.alarms / self.steps:.0f} % of the steps (on above {100 * self.meter.high:.0f} tokens thrown "
+            f"away for 100 new ones over {self.meter.steps.maxlen} steps, off at {100 * self.meter.low:.0f}). Up to "
+            f"{self.most_running} requests ran together, more than {blocks} blocks hold to the end: add blocks, or lower "
+            f"max_num_seqs from {seats}."
         )
 
 
@@ -309,8 +311,9 @@ def print_summary(title: str, config: Config, report: Report) -> None:
     if report.diagnosis:
         print(f"\n{report.end}: {report.diagnosis}")
     if report.refused:
-        print("\nrefused:")
-        for _, error in report.refused[:10]:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in report.summary()["refused"].items())
+        print(f"\nrefused at add: {reasons}")
+        for _, error in report.refused[:SHOWN]:
             print(f"  {error}")
-        if len(report.refused) > 10:
-            print(f"  … and {len(report.refused) - 10:,} more")
+        if len(report.refused) > SHOWN:
+            print(f"  … and {len(report.refused) - SHOWN:,} more; --json FILE names all")

@@ -29,8 +29,8 @@ class Count(list[int]):
 class Request:
     """A progress bar: `num_computed_tokens` chases `num_tokens`.
 
-    There is no prefill phase and no decode phase, only how far behind a request is. A new request is behind by its whole
-    prompt, a running one by the single token it has just sampled, an evicted one by everything it ever had.
+    All that a scheduler asks is how far behind a request is (the view of vLLM's v1 scheduler). A new request is behind by its
+    whole prompt, a running one by the single token it has just sampled, an evicted one by everything it ever had.
 
     prompt: token ids; a `range` will do, so that a million synthetic requests stay small.
     max_tokens: the most tokens it may generate, at least 1.

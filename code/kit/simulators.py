@@ -18,6 +18,7 @@ from kit import traces
 from kit.config import Config
 from kit.report import Report, percentile
 from kit.request import Count, Request
+from kit.traces import EIGHT_OUTPUTS, EIGHT_SLOTS
 
 S08, S09, S10 = "s08_static_batching", "s09_continuous_batching", "s10_scheduler"
 EXPLAIN_AT_ONCE = 32  # with more than this many waiting, the reasons of a step are looked up when somebody asks
@@ -358,7 +359,7 @@ def _preemptions(run: list[Frame]) -> int:
 def presets(lesson: str = S10) -> dict[str, Setup]:
     """The setups that a lesson's simulator offers, the first one shown first."""
     if lesson != S10:
-        return {"twelve requests": slots_setup(lesson)}
+        return {"eight requests": slots_setup(lesson)}
     small = Config(max_num_batched_tokens=8, max_num_seqs=4, num_blocks=5, block_size=4, watermark=0.0)
     large = Config(num_blocks=180, max_num_seqs=64)
     twenty, early = load(traces.story_b()), load(traces.story_b(order_first=("r2", "r4", "r6")))
@@ -414,19 +415,25 @@ def _longest_ttft_s(run: list[Frame]) -> float:
 
 
 def slots_setup(
-    lesson: str, slots: int = 4, count: int = 12, spread: float = 1.0, mean: int = 10, gap_ms: float = 0.0, seed: int = 8
+    lesson: str,
+    slots: int = EIGHT_SLOTS,
+    count: int = len(EIGHT_OUTPUTS),
+    spread: float = 1.0,
+    gap_ms: float = 0.0,
+    seed: int = 8,
 ) -> Setup:
-    """Requests for the simulators of s08 and s09.
+    """Requests for the simulators of s08 and s09: the lessons' eight, and more like them.
 
-    spread: 0 gives every request `mean` output tokens, 1 exponential lengths of that mean. gap_ms: the mean time between
-    two arrivals (exponential too); 0 means that all are there from the start.
+    spread: how far the lengths are from their mean: 0 makes all equal, 1 leaves them as they are. From the ninth on they
+    are exponential. gap_ms: the mean time between two arrivals (exponential too); 0: all are there from the start.
     """
     rng = random.Random(seed)
+    mean = sum(EIGHT_OUTPUTS) / len(EIGHT_OUTPUTS)
     entries, now = [], 0.0
     for i in range(count):
-        tokens = max(1, round(mean * (1 - spread + spread * min(rng.expovariate(1), 4))))
+        tokens = EIGHT_OUTPUTS[i] if i < len(EIGHT_OUTPUTS) else mean * min(rng.expovariate(1), 4)
         gap = rng.expovariate(1)
-        entries.append((f"r{i}", 8, tokens, round(now * 1e6), 0.0))
+        entries.append((f"r{i}", 4, max(1, round(mean + spread * (tokens - mean))), round(now * 1e6), 0.0))
         now += gap * gap_ms
     kind = "static batching" if lesson == S08 else "continuous batching"
     when = "all there from the start" if gap_ms == 0 else f"one every {gap_ms:g} ms on average"

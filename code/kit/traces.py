@@ -151,6 +151,18 @@ def story_f(n: int = 200, seed: int = 6) -> list[Request]:
     return _requests([32] * n, [math.ceil(exponential(rng, 100)) for _ in range(n)], [0] * n)
 
 
+EIGHT_SLOTS = 4
+EIGHT_OUTPUTS = (2, 8, 3, 5, 6, 1, 4, 3)
+
+
+def eight() -> list[Request]:
+    """The example of s08 and s09: r0 … r7, all there from the start, prompts of 4 tokens, outputs EIGHT_OUTPUTS.
+
+    In four slots static batching takes 8 + 6 steps, continuous batching 8.
+    """
+    return [Request(f"r{i}", range(4), outputs) for i, outputs in enumerate(EIGHT_OUTPUTS)]
+
+
 def running_example() -> list[Request]:
     """s10's four requests (budget 8, four sequences, five blocks of 4): A 3->6, B 4->5, C 5->3, D 2->3.
 

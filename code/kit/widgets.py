@@ -97,7 +97,7 @@ class Simulator(w.VBox):
         share, gap = {"min": 0.0, "max": 1.0, "step": 0.05}, {"min": 0.0, "max": 100.0, "step": 5.0}
         return {
             "slots": _slider("slots", 4, 1, 16),
-            "count": _slider("requests", 12, 1, 60),
+            "count": _slider("requests", 8, 1, 60),
             "spread": w.FloatSlider(1.0, description="spread", layout=NARROW, style=STYLE, **share),
             "gap_ms": w.FloatSlider(0.0, description="gap, ms", layout=NARROW, style=STYLE, **gap),
         }
