@@ -1,9 +1,8 @@
 """Step-by-step tables for the lessons, printed by the schedulers of solutions/ themselves.
 
-python3 tools/tables.py running_example      s10's four requests, nine steps
-python3 tools/tables.py evil_twin            the same limits, and a request that outgrew the budget
-python3 tools/tables.py starving_tail        a token budget of 4 for 8 requests
-python3 tools/tables.py watermarks           what a reserve buys and what it costs
+running_example: s10's four requests, nine steps; evil_twin: the same limits, and a request that outgrew the budget;
+small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
+real_lengths: s08's slot utilisation on the real Azure traces. Use: python3 tools/tables.py NAME
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "solutions"))
 
 from kit import traces
 from kit.config import Config
+from kit.experiments import groups
 from kit.report import table
 from kit.request import Request
 from kit.runner import FakeRunner
-from s08_static_batching import Batch, Engine
+from s08_static_batching import Batch, Engine, slot_utilisation
 from s10_scheduler import Scheduler
 
 EXAMPLE: dict[str, Any] = {
@@ -63,7 +63,7 @@ def evil_twin() -> None:
     steps(traces.evil_twin(), Config(**EXAMPLE, reject_unservable=False), 11)
 
 
-def starving_tail() -> None:
+def small_budget() -> None:
     config = Config(max_num_batched_tokens=4, max_num_seqs=8, num_blocks=100, watermark=0.0,
                     allow_small_budget=True, reject_unservable=False)  # fmt: skip
     scheduler = Scheduler(config)
@@ -89,5 +89,17 @@ def watermarks() -> None:
     print(table(("watermark", "blocks", "evictions", "longest pause ms", "tokens/s"), rows))
 
 
+def real_lengths() -> None:
+    """Slot utilisation of static batches of 8, 16 and 32 cut from the real traces, in order of arrival."""
+    for name in ("AzureLLMInferenceTrace_conv.csv", "AzureLLMInferenceTrace_code.csv"):
+        path, why = traces.find_trace(name)
+        if path is None:
+            print(why)
+            continue
+        lengths = [request.max_tokens for request in traces.read_csv(path)]
+        used = [slot_utilisation(groups(lengths, slots)) for slots in (8, 16, 32)]
+        print(f"{name}: " + " / ".join(f"{share:.3f}" for share in used))
+
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (running_example, evil_twin, starving_tail, watermarks)}[sys.argv[1]]()
+    {f.__name__: f for f in (running_example, evil_twin, small_budget, watermarks, real_lengths)}[sys.argv[1]]()

@@ -99,7 +99,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
     for b in (8, 16, 32):
         cells: list[Any] = [b, f"{1 / sum(1 / k for k in range(1, b + 1)):.3f}"]
         for load in (traces.story_f, _conv, _code):
-            values = [utilisation(_groups([r.max_tokens for r in load(200, seed)], b)) for seed in range(50)]
+            values = [utilisation(groups([r.max_tokens for r in load(200, seed)], b)) for seed in range(50)]
             cells.append(f"{sum(values) / len(values):.3f}")
         table3.append(cells)
     print(table(("B", "1/H_B", "exponential", "like Azure conv", "like Azure code"), table3))
@@ -125,7 +125,7 @@ def _code(n: int, seed: int) -> list[Request]:
     return traces.azure_like("code", n, seed)
 
 
-def _groups(lengths: Sequence[int], slots: int) -> list[list[int]]:
+def groups(lengths: Sequence[int], slots: int) -> list[list[int]]:
     """Static batches of these lengths, the last one filled up with empty slots."""
     padded = [*lengths, *[0] * (-len(lengths) % slots)]
     return [padded[i : i + slots] for i in range(0, len(padded), slots)]
