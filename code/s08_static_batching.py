@@ -255,7 +255,7 @@ def slot_utilisation(batches: Sequence[Sequence[int]]) -> float:
     batches: one list per batch, with one entry per slot: the tokens that this slot made, 0 for a slot left empty.
 
     A batch lasts as long as its longest member, and all its slots are held that long. Returns tokens made divided by
-    slot-steps held, over all batches together; 0.0 if nothing was held.
+    slot-steps held, over all batches together; 0.0 if nothing was held, as in [] and [[]].
     """
     raise NotImplementedError
 
