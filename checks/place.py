@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizzes", "checks/wrong_answers")
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "solutions"), str(ROOT / "tools")]
 
 import cut  # noqa: E402
 

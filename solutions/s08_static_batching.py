@@ -16,11 +16,11 @@ from kit.config import positive
 from kit.errors import DuplicateRequest, RequestRefused
 from kit.exercise import exercise
 from kit.report import Report
-from kit.request import Request
+from kit.request import Request, fresh
 from kit.runner import Runner, sampling
 from s03_step_cost import A100_LLAMA3_8B, CostModel
 
-STUCK_AFTER = 50  # steps in a row that compute nothing while requests wait and no arrival can change that
+STUCK_AFTER = 50  # idle steps in a row, with no arrival left that could change anything
 
 
 class Wait(NamedTuple):
@@ -169,7 +169,7 @@ class Engine:
     def __init__(self, scheduler, runner: Runner | None = None, requests: Iterable[Request] = ()):
         self.scheduler = scheduler
         self.runner = runner or CostRunner()
-        self.arrivals = deque(sorted(requests, key=attrgetter("arrival_ns")))  # stable: ties keep their order
+        self.arrivals = deque(sorted(map(fresh, requests), key=attrgetter("arrival_ns")))  # stable: ties keep their order
         self.clock_ns = 0
         self.report = Report()
 
@@ -204,16 +204,20 @@ class Engine:
     def run(self, max_steps: int = 100_000_000, watch: Callable[[], None] | None = None) -> Report:
         """Step until everything has ended; `report.end` is then `done`. `watch` is called every 1,000 steps.
 
-        `stuck`: STUCK_AFTER steps in a row computed nothing, and no arrival is left to change that. `max`: max_steps were
-        taken. Either way `report.diagnosis` says who waits for what, and the requests keep their places.
+        `stuck`: STUCK_AFTER steps in a row computed nothing (or a hundred times as many made no token), and no arrival is
+        left to change that. `max`: max_steps were taken. `report.diagnosis` says who waits for what; all keep their places.
         """
-        idle = steps = 0
+        idle, steps = 0.0, 0
         batch = Batch()
         while (alive := self.arrivals or self.scheduler.waiting or self.scheduler.running) and steps < max_steps:
+            made = self.report.tokens_made
             batch = self.step()
             steps += 1
-            idle = 0 if batch.tokens or self.arrivals else idle + 1
-            if idle == STUCK_AFTER:
+            if self.arrivals or self.report.tokens_made > made:
+                idle = 0.0
+            else:  # a long prompt may take hundreds of steps to its first token, so a step that computes counts little
+                idle += 0.01 if batch.tokens else 1
+            if idle >= STUCK_AFTER:
                 return self.report.close("stuck", self.scheduler, self.arrivals, batch.head)
             if watch and steps % 1000 == 0:
                 watch()

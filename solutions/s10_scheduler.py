@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from kit import incidents
-from kit.config import Config
+from kit.config import Config, positive
 from kit.errors import DuplicateRequest, refuse_beyond
 from kit.exercise import exercise
 from kit.request import Request, total_tokens
@@ -276,7 +276,7 @@ class ThrashMeter:
 
     def __init__(self, window: int = 20, high: float = 0.20, low: float = 0.10):
         self.high, self.low, self.rec_new, self.thrashing = high, low, 0.0, False
-        self.steps: deque[tuple[int, int]] = deque(maxlen=window)
+        self.steps: deque[tuple[int, int]] = deque(maxlen=positive("window", window))
 
     @exercise
     def observe(self, thrown_away: int, computed: int) -> bool:

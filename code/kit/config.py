@@ -6,11 +6,13 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any
 
 from kit.errors import BadConfig
 
 DEFAULT_MAX_NUM_SEQS = 16
+MOST = 100_000_000  # of anything: a pool of as many blocks would be 200 TB
 POLICIES = ("fcfs", "shortest", "priority")
 
 
@@ -62,7 +64,7 @@ class Config:
     @property
     def watermark_blocks(self) -> int:
         """Blocks that an admission must leave free: 1 % of 60 blocks is 0 whole blocks, of 4,000 it is 40."""
-        return math.floor(self.watermark * self.num_blocks)
+        return math.floor(Fraction(str(self.watermark)) * self.num_blocks)  # as written: 0.29 of 100 is 29, not 28.999…
 
     @property
     def usable_blocks(self) -> int:
@@ -86,6 +88,8 @@ def positive(name: str, value: Any) -> int:
     """`value`, if it is a whole number of at least 1; else BadConfig says what it is."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadConfig(f"{name} is {value!r}; it must be a whole number")
-    if value < 1:
-        raise BadConfig(f"{name} is {value}; it must be at least 1")
+    if not 1 <= value <= MOST:
+        raise BadConfig(
+            f"{name} is {value}; it must be at least 1" if value < 1 else f"{name} is {value}; at most {MOST:,}"
+        )
     return value

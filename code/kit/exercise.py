@@ -28,7 +28,7 @@ def exercise(function: Callable) -> Callable:
     """Mark what the learner writes. Innermost decorator: below `@property`, `@classmethod` and `@staticmethod`."""
     if not isinstance(function, FunctionType):
         return function  # a Triton kernel object: tests ask `is_written` of its source instead
-    path = Path(function.__code__.co_filename)
+    path = Path(function.__code__.co_filename).resolve()
     lesson, name = path.stem, function.__qualname__
     written = is_written(function)
     if path.parent == SOLUTIONS:
@@ -69,11 +69,15 @@ def _blank() -> None:
     raise NotImplementedError
 
 
-def _borrow(function: FunctionType, answers: Path) -> FunctionType:
+def _borrow(function: FunctionType, answers: Path) -> Callable:
     """The answer's code over the learner's own globals, so that no class exists twice, also under `__main__`."""
-    code = _module_code(str(answers))
+    code = _module_code(str(answers)) if answers.exists() else None
     for part in function.__qualname__.split("."):
-        code = next(const for const in code.co_consts if isinstance(const, CodeType) and const.co_name == part)
+        code = next((c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == part), None) if code else None
+    if code is None or code.co_freevars:
+        return _raiser(
+            function, Path(function.__code__.co_filename), "has no answer in solutions/ to borrow: was it renamed?"
+        )
     borrowed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
     for attribute in ("__kwdefaults__", "__annotations__", "__qualname__", "__doc__", "__module__"):
         setattr(borrowed, attribute, getattr(function, attribute))
@@ -85,12 +89,12 @@ def _module_code(path: str) -> CodeType:
     return compile(Path(path).read_text("utf-8"), path, "exec")
 
 
-def _raiser(function: FunctionType, path: Path) -> Callable:
+def _raiser(function: FunctionType, path: Path, why: str = "is not written yet") -> Callable:
     line = max(line for *_, line in function.__code__.co_lines() if line)  # the `raise` that is to be replaced
     where = f"{path.parent.name}/{path.name}:{line} {function.__qualname__}"
 
     def not_written(*args: object, **kwargs: object) -> None:
-        raise NotWritten(f"{where} is not written yet")
+        raise NotWritten(f"{where} {why}")
 
     not_written.__doc__, not_written.__qualname__ = function.__doc__, function.__qualname__
     return not_written

@@ -20,7 +20,9 @@ def timeline(engine: Any, requests: Sequence[Request], slots: int) -> list[list[
     """
     seats: list[Request | None] = [None] * slots
     lanes: list[list[str]] = [[] for _ in range(slots)]
-    while engine.arrivals or engine.scheduler.waiting or engine.scheduler.running:
+    for _ in range(MOST_STEPS):
+        if not (engine.arrivals or engine.scheduler.waiting or engine.scheduler.running):
+            break
         batch = engine.step()
         if not batch.tokens:
             continue
@@ -30,6 +32,9 @@ def timeline(engine: Any, requests: Sequence[Request], slots: int) -> list[list[
             lanes[i].append(request.id if request is not None and request in batch.tokens else "")
         seats = [None if request is None or request.finish_reason else request for request in seats]
     return lanes
+
+
+MOST_STEPS = 200  # a timeline that goes on for longer is a scheduler that makes no progress
 
 
 def draw(lanes: Sequence[Sequence[str]]) -> str:

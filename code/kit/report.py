@@ -80,7 +80,7 @@ class Report:
         self.errors: list[str] = []
         self.unfinished: list[Request] = []
         self.end, self.diagnosis, self.head = "running", "", None
-        self.num_steps = self.idle_steps = self.preemptions = self.thrown_away = 0
+        self.num_steps = self.idle_steps = self.preemptions = self.thrown_away = self.tokens_made = 0
         self.end_ns, self.gap_ns, self.continuing = array("q"), array("q"), array("l")
         self.num_tokens, self.used_blocks = array("l"), array("l")
         self.num_running, self.num_waiting = array("l"), array("l")
@@ -88,6 +88,7 @@ class Report:
         self.pauses_ns: list[int] = []  # gaps that an eviction tore: longer than a step
         self._open: dict[str, int] = {}  # id -> step in which its current span began
         self._spans: dict[str, list[tuple[int, int]]] = {}
+        self._ended: list[Request] = []  # since the last record
 
     # What an engine calls.
 
@@ -96,6 +97,10 @@ class Report:
     ) -> None:
         """One step that ended at `end_ns`, after the scheduler's update."""
         step, started = self.num_steps, 0
+        if self._ended:  # aborted while this step ran: its row is final, and its token reaches nobody
+            late = {request.id for request in self._ended if request in batch.tokens}
+            tokens = {request_id: new for request_id, new in tokens.items() if request_id not in late}
+            self._ended.clear()
         if tokens.keys() != self._open.keys():
             for request_id in self._open.keys() - tokens.keys():
                 self._close_span(request_id, step - 1)
@@ -109,6 +114,7 @@ class Report:
         self.gap_ns.append(end_ns - self.end_ns[-1] if self.end_ns else end_ns)
         self.end_ns.append(end_ns)
         self.continuing.append(len(tokens) - started)
+        self.tokens_made += len(tokens)
         self.num_tokens.append(sum(batch.tokens.values()))
         self.num_running.append(len(batch.tokens))
         self.num_waiting.append(len(scheduler.waiting))
@@ -120,6 +126,7 @@ class Report:
             self.record_preemptions(batch)
         for request in finished:
             self.end_request(end_ns, request)
+        self._ended.clear()
 
     def record_idle(self, batch: Any) -> None:
         """A step that computed nothing."""
@@ -132,6 +139,7 @@ class Report:
 
     def end_request(self, now_ns: int, request: Request) -> None:
         """A request has ended, for whatever reason; its row is final."""
+        self._ended.append(request)
         if request.id in self._open:
             self._close_span(request.id, self.num_steps - 1)
         spans = self._spans.pop(request.id, [])
@@ -240,7 +248,7 @@ class Report:
             "finished": len(self.finished),
             "unfinished": len(self.unfinished),
             "refused": refusals,
-            "steps": self.num_steps,
+            "steps": self.num_steps + self.idle_steps,
             "duration_s": self.duration_s,
             "tokens_per_s": self.tokens_per_s,
             "ttft_ms": {"p50": self.ttft_ms(50), "p99": self.ttft_ms(99), "max": self.ttft_ms(100)},
@@ -259,12 +267,12 @@ class Report:
 
 
 def no_nan(value: Any) -> Any:
-    """JSON has no NaN: null in its place, at any depth."""
+    """JSON has no NaN and no infinity: null in their place, at any depth."""
     if isinstance(value, dict):
         return {key: no_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [no_nan(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> str:

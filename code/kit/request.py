@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from kit.errors import BadRequest
 
 
+MOST_TOKENS = 1_000_000_000
+
+
 class Count(list[int]):
     """An output that is counted, not stored: what a cost model produces has a length and no content."""
 
@@ -56,7 +59,13 @@ class Request:
     finish_reason: str | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if len(self.prompt) == 0:
+        try:
+            known = len(self.prompt)
+        except OverflowError:
+            known = MOST_TOKENS + 1
+        if known > MOST_TOKENS:
+            raise BadRequest(f"request {self.id}: its prompt has more than {MOST_TOKENS:,} tokens")
+        if known == 0:
             raise BadRequest(f"request {self.id}: its prompt is empty; an engine needs at least one token to start from")
         if not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool) or self.max_tokens < 1:
             raise BadRequest(f"request {self.id}: max_tokens is {self.max_tokens!r}; it must be a whole number, at least 1")
@@ -66,7 +75,7 @@ class Request:
             )
         if not isinstance(self.priority, (int, float)) or math.isnan(self.priority):
             raise BadRequest(f"request {self.id}: its priority is {self.priority!r}; it must be a number")
-        self.num_tokens = len(self.prompt) + len(self.output)
+        self.num_tokens = known + len(self.output)
 
     @property
     def num_output_tokens(self) -> int:
@@ -81,11 +90,11 @@ class Request:
         return f"<{self.id} {self.num_computed_tokens}/{self.num_tokens}>"
 
 
-def ns_from_seconds(seconds: float, what: str = "time") -> int:
-    """Seconds to whole nanoseconds; a NaN, an infinity or a negative time is refused by name."""
-    if not math.isfinite(seconds) or seconds < 0:
-        raise BadRequest(f"{what} is {seconds} s; it must be a number, at least 0")
-    return round(seconds * 1e9)
+def fresh(request: Request) -> Request:
+    """The request itself, if it has never run; BadRequest for one that has ended or made tokens."""
+    if request.finish_reason is not None or request.num_computed_tokens:
+        raise BadRequest(f"request {request.id} has run already ({request.finish_reason or 'live'}): make a new one")
+    return request
 
 
 def total_tokens(requests: Iterable[Request]) -> int:
