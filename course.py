@@ -23,10 +23,12 @@ COMMANDS = {
 
 
 def main(argv: list[str]) -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as `>&-` does
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="replace")  # a console that lacks a letter is no reason to stop
     from commands.common import Problem, explain_unknown
 
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a console that lacks a letter is no reason to stop
     if os.name == "nt":
         os.system("")  # turns on colours in a Windows console
     name, args = (argv[0], argv[1:]) if argv else ("--help", [])
@@ -55,4 +57,7 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # while the commands were still being imported
+        sys.exit(130)

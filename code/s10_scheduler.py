@@ -93,8 +93,8 @@ class Scheduler:
         3. Unless `config.reject_unservable` is off, for its `max_kv_slots`, the most tokens it can come to store:
            "rejected_kv" if they take more blocks than `config.usable_blocks` (the pool above the watermark);
            "rejected_budget" if they are beyond the token budget, for a preempted request returns in one piece.
-        4. Number it in the order of add: `request.order`, counted by `self._added`. Extension: with a `ttft_target_ms`,
-           "rejected_slo" if `predict_ttft_ms(request)` is beyond it (both rounded). Then make it live, and queue it.
+        4. Number it in the order of add: `request.order` is 1, 2, …, counted by `self._added`. Extension: "rejected_slo" if
+           `predict_ttft_ms(request)` is beyond a `ttft_target_ms` (both rounded). Then make it live, and queue it.
         """
         raise NotImplementedError
 
@@ -151,11 +151,11 @@ class Scheduler:
         """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 12 lines.
 
         Returns the first of these rules that holds, needed > available, as Wait(rule, needed, available, a short text).
-        "eviction"  evictions in this step > 0: a step that evicts admits nobody;
+        "eviction"  evictions in this step (`batch.preempted`) > 0: a step that evicts admits nobody;
         "seats"     running requests with this one > `max_num_seqs`;
         "budget"    tokens that it is behind by > budget: they can't be split;
-        "blocks"    blocks that it lacks for them > free blocks above the watermark;
-        "thrash"    extension: running requests, if `self.meter` is `thrashing` and this one never ran, else 0 > 0.
+        "blocks"    blocks that it lacks for them > free blocks less `config.watermark_blocks` (perhaps below 0);
+        "thrash"    extension: running requests, if `meter.thrashing` and this one was never preempted, else 0 > 0.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ the verdicts to, as JSON. COURSE_THOROUGH=1: ten times the random workloads.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -20,17 +21,21 @@ import os
 import re
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 LESSON = re.compile(r"s\d\d_\w+")
-SECONDS_PER_TEST = 20
+THOROUGH = os.environ.get("COURSE_THOROUGH") == "1"
+SECONDS_PER_TEST = 50 if THOROUGH else 5  # the slowest takes a fraction of a second
+AGAIN = 0.1  # seconds until the next alarm, where a bare `except:` has swallowed one
+ALARMS = 20  # with so many swallowed, the process is ended
 
 sys.path.insert(0, str(ROOT / "code"))  # for kit alone: the finder below is asked first for every lesson
 
@@ -47,13 +52,21 @@ else:
         derandomize=True,
         deadline=None,
         database=None,
-        max_examples=400 if os.environ.get("COURSE_THOROUGH") == "1" else 40,
+        max_examples=400 if THOROUGH else 40,
         report_multiple_bugs=False,
         print_blob=False,
         suppress_health_check=list(hypothesis.HealthCheck),
         phases=[phase for phase in hypothesis.Phase if phase.name != "explain"],
     )
     hypothesis.settings.load_profile("course")
+
+
+try:
+    from pytest_timeout import is_debugging
+except ImportError:  # without it there is no time limit either
+
+    def is_debugging() -> bool:
+        return False
 
 
 class TooSlow(BaseException):
@@ -156,17 +169,41 @@ def pytest_make_collect_report(collector):
     lessons.activate(collector.path)
     if not LESSON.fullmatch(lessons.under_test):
         return None
+    option = collector.config.option
+    alarm = Alarm(getattr(option, "timeout", 0) or 0, collector.nodeid, lambda: None)
+    alarm.set()
     try:
-        importlib.import_module(lessons.under_test)
+        module = importlib.import_module(lessons.under_test)
+        missing = [name for name in imported_names(collector.path, lessons.under_test) if not hasattr(module, name)]
+        if not missing:
+            return None
+        where, message = short(module.__file__ or ""), f"{', '.join(missing)} is gone: the tests import it, put it back"
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         where, message = locate(error), headline(error)
         if isinstance(error, SyntaxError) and error.filename:
-            where = f"{short(error.filename)}:{error.lineno}"
-        result.failed.append({"test": collector.nodeid, "where": where, "message": message})
-        return pytest.CollectReport(collector.nodeid, "failed", f"{where} {message}", [])
-    return None
+            where = f"{short(error.filename)}:{error.lineno}" if error.lineno else short(error.filename)
+    finally:
+        alarm.cancel()
+    where = where or f"{'solutions' if lessons.solutions else 'code'}/{lessons.under_test}.py"
+    result.failed.append({"test": collector.nodeid, "where": where, "message": message})
+    return pytest.CollectReport(collector.nodeid, "failed", f"{where} {message}", [])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collectreport(report):
+    """Whatever else a test module could not be collected for stands among the verdicts too."""
+    if report.failed and all(report.nodeid != failure["test"] for failure in result.failed):
+        result.failed.append({"test": report.nodeid, "where": "", "message": report.longreprtext.strip()})
+    return (yield)
+
+
+def imported_names(test_file: Path, lesson: str) -> list[str]:
+    """What a test file imports from its lesson by name."""
+    nodes = ast.parse(test_file.read_bytes()).body
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == lesson]
+    return [alias.name for node in imports for alias in node.names if alias.name != "*"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,6 +232,11 @@ class Result:
         self.passed = 0
         self.failed: list[dict[str, str]] = []
         self.todo: list[dict[str, str]] = []
+        self.not_run = 0
+
+    def write(self) -> None:
+        if target := os.environ.get("COURSE_RESULT"):
+            Path(target).write_text(json.dumps(vars(self), indent=1) + "\n", "utf-8")
 
 
 result = Result()
@@ -203,11 +245,19 @@ result = Result()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if report.when == "call" and report.passed:
+    alarm = getattr(item, "alarm", None)
+    rang = alarm.error if alarm is not None and not item.session.shouldfail else None
+    if rang is not None:
+        alarm.cancel()
+        report.outcome = "failed"  # also where a bare `except:` has swallowed the alarm and the test went on
+        item.session.shouldfail = "a test made no progress: stop, for the other tests would hang too"
+    elif report.when == "call" and report.passed:
         result.passed += 1
-    if call.excinfo is None or report.outcome == "skipped":
+    if rang is None and (call.excinfo is None or report.outcome == "skipped"):
         return report
-    error = call.excinfo.value
+    error = call.excinfo.value if call.excinfo is not None else None
+    if rang is not None and not isinstance(error, TooSlow):
+        error = rang
     todo = not_written(error)
     if todo is not None:
         where, _, name = str(todo).removesuffix(" is not written yet").partition(" ")
@@ -216,7 +266,10 @@ def pytest_runtest_makereport(item, call):
         report.todo = str(todo)
     elif report.failed:
         message = explain(error)
-        result.failed.append({"test": item.nodeid, "where": locate(error), "message": message})
+        # the message of a test that hung comes first: it is why the others were not run
+        result.failed.insert(
+            0 if rang else len(result.failed), {"test": item.nodeid, "where": locate(error), "message": message}
+        )
         if item.config.option.tbstyle == "auto":
             report.longrepr = message
     return report
@@ -260,10 +313,15 @@ def own_calls(error: BaseException) -> Iterator[tuple[str, str]]:
     inner = ""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path, name = Path(frame.f_code.co_filename), frame.f_code.co_name
-        if (LESSON.fullmatch(path.stem) or path.name.startswith("test_")) and path.is_relative_to(ROOT):
+        if is_own(path):
             if name != inner:  # hypothesis wraps a test in a function of the same name
                 yield f"{short(path)}:{line} {name}", linecache.getline(str(path), line).strip()
             inner = name
+
+
+def is_own(path: Path) -> bool:
+    """A lesson's or a test's."""
+    return bool(LESSON.fullmatch(path.stem) or path.name.startswith("test_")) and path.is_relative_to(ROOT)
 
 
 def locate(error: BaseException) -> str:
@@ -306,30 +364,97 @@ def place(todo: str) -> tuple[str, int]:
 def pytest_sessionfinish(session, exitstatus):
     if exitstatus == pytest.ExitCode.OK and result.todo:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if target := os.environ.get("COURSE_RESULT"):
-        Path(target).write_text(json.dumps(vars(result), indent=1) + "\n", "utf-8")
+    if session.shouldfail:
+        result.not_run = len(session.items) - result.passed - len(result.failed) - len(result.todo)
+    result.write()
 
 
 # The time limit of pytest-timeout, raised as something that hypothesis lets through
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_timeout_set_timer(item, settings):
-    if not hasattr(signal, "SIGALRM") or settings.method != "signal" or not settings.timeout:
-        return None  # pytest-timeout's own way
+class Alarm:
+    """Raises TooSlow in code that has run for `seconds`, and again: a learner's bare `except:` may swallow one.
 
-    def stop(signum, frame):
-        raise TooSlow(
-            f"{item.name} ran for {settings.timeout:g} s and was stopped: "
-            "schedule() probably makes no progress, in a loop whose condition never changes"
+    It only rings while a lesson or a test is on the stack, never inside pytest. Where all alarms are swallowed, or where
+    there are no signals (Windows), the verdict is written and the process ends.
+    """
+
+    def __init__(self, seconds: float, nodeid: str, before_exit: Callable[[], object]):
+        self.seconds, self.nodeid, self.before_exit = seconds, nodeid, before_exit
+        self.error: TooSlow | None = None
+        self.rung = 0
+        self.thread: threading.Timer | None = None
+
+    def set(self, signals: bool = hasattr(signal, "SIGALRM")) -> None:
+        self.main = threading.get_ident()
+        if not self.seconds:
+            return
+        if signals and threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGALRM, self.ring)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds, AGAIN)
+        else:
+            self.thread = threading.Timer(self.seconds, lambda: self.give_up(sys._current_frames().get(self.main)))
+            self.thread.daemon = True
+            self.thread.start()
+
+    def cancel(self) -> None:
+        if self.thread is not None:
+            self.thread.cancel()
+        elif self.seconds:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self.before)
+        self.seconds = 0
+
+    def ring(self, signum: int, frame: FrameType | None) -> None:
+        calls = self.own_frames(frame)
+        if not calls or not self.seconds or is_debugging():
+            return
+        self.rung += 1
+        if self.rung > ALARMS:
+            self.give_up(frame)
+        error = TooSlow(self.text(calls))
+        self.error = self.error or error
+        raise error
+
+    def text(self, calls: list[FrameType]) -> str:
+        lesson = [frame for frame in calls if Path(frame.f_code.co_filename).stem == lessons.under_test]
+        name = lesson[-1].f_code.co_name if lesson else ""
+        what = "the import of the lesson" if name == "<module>" else f"{name}()" if name else "the test"
+        return (
+            f"{what} made no progress for {self.seconds:g} s: probably a loop whose condition never changes. "
+            "Stop: the other tests would hang too"
         )
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+    @staticmethod
+    def own_frames(frame: FrameType | None) -> list[FrameType]:
+        """The frames of lessons and tests, innermost first."""
+        found = []
+        while frame is not None:
+            if is_own(Path(frame.f_code.co_filename)):
+                found.append(frame)
+            frame = frame.f_back
+        return found
 
-    def cancel():
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def give_up(self, frame: FrameType | None) -> None:
+        """Say the verdict and end the process, for no exception gets through."""
+        calls = self.own_frames(frame)
+        if not calls or is_debugging():
+            return
+        where = f"{short(calls[0].f_code.co_filename)}:{calls[0].f_lineno}"
+        message = self.text(calls)
+        result.failed.insert(0, {"test": self.nodeid, "where": where, "message": message})
+        result.write()
+        self.before_exit()
+        print(f"\nFAILED {self.nodeid}\n{where} {message}", file=sys.__stderr__, flush=True)
+        os._exit(pytest.ExitCode.TESTS_FAILED)
 
-    item.cancel_timeout = cancel
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item, settings):
+    if not item.path.is_relative_to(TESTS):
+        return None  # pytest-timeout's own way
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    item.alarm = Alarm(settings.timeout or 0, item.nodeid, lambda: capture and capture.suspend_global_capture(in_=True))
+    item.alarm.set(settings.method == "signal")
+    item.cancel_timeout = item.alarm.cancel
     return True

@@ -45,6 +45,14 @@ def exercises(path: Path) -> list[Exercise]:
     return [_exercise(lines, name, node) for name, node in _functions(tree) if _is_exercise(node)]
 
 
+def gone(answer: Path, target: Path) -> list[str]:
+    """Exercises of the answer that the learner's file has no more, with what is missing: `@exercise` or all of it."""
+    there = {exercise.name for exercise in exercises(target)}
+    missing = [exercise.name for exercise in exercises(answer) if exercise.name not in there]
+    names = {name for name, _ in _symbols(_parse(target)[1])}
+    return [f"`@exercise` above {name}" if name in names else name for name in missing]
+
+
 def cut(path: Path) -> list[str]:
     """The lines of a file without the bodies of its exercises."""
     return [line for line, _ in _numbered_cut(path)]
@@ -136,7 +144,15 @@ def _lessons(folder: str) -> list[Path]:
 
 
 def _parse(path: Path) -> tuple[list[str], ast.Module]:
-    text = path.read_bytes().decode("utf-8")
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CutError(f"{_label(path)}:{line} is not UTF-8: save the file in that encoding") from None
+    if "\0" in text:  # what Python says of it differs, and has no line
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise CutError(f"{_label(path)}:{line} is no Python: it has a NUL byte, delete it")
     try:
         return re.findall(r"[^\n]*\n|[^\n]+", text), ast.parse(text)
     except SyntaxError as error:

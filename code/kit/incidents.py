@@ -35,9 +35,6 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
             setattr(subject, name, value)
         return engine(subject, None, requests).run()
 
-    if args.mystery:
-        graft(_mystery(args.mystery), sys.modules[scheduler.__module__].__dict__)
-        print(f"Mystery scheduler {args.mystery}: something in it is wrong. Find the load that shows it.\n")
     if args.replay:
         from kit import replay
 
@@ -45,7 +42,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
     if args.trace:
         result = _trace(args, scheduler, engine)
     elif any((args.budget, args.blocks, args.policy, args.config)) or args.mystery:
-        result = _one_load(args, simulate)
+        result = _one_load(args, simulate, sys.modules[scheduler.__module__].__dict__)
     else:
         meter = sys.modules[scheduler.__module__].ThrashMeter
         print(f"Every millisecond below is {_label()}. Percentiles are nearest-rank.")
@@ -272,16 +269,32 @@ def _mystery(letter: str) -> Path:
     raise BadConfig(f"no mystery scheduler {letter} in {folder}")
 
 
-def _one_load(args: argparse.Namespace, simulate: Callable[..., Report]) -> dict[str, Any]:
-    """Under the user's own limits: story B's twenty requests, or for a mystery story E's burst with ample blocks."""
-    if args.mystery:
-        title, load, blocks = "Story E: a burst of sixty", traces.story_e(), 2000
-    else:
-        title, load, blocks = "Story B: twenty requests", traces.story_b(), 180
-    config = options.config_from(args, max_num_seqs=64, num_blocks=blocks)
-    report = simulate(load, config)
-    print_summary(title, config, report)
-    return report.to_json()
+def _one_load(args: argparse.Namespace, simulate: Callable[..., Report], lesson: dict[str, Any]) -> dict[str, Any]:
+    """Under the user's own limits: story B's twenty requests, or a mystery beside the scheduler it was made from."""
+    if not args.mystery:
+        config = options.config_from(args, max_num_seqs=64, num_blocks=180)
+        report = simulate(_with_priorities(traces.story_b()), config)
+        print_summary("Story B: twenty requests, priorities 0, 1, 2 in turn", config, report)
+        return report.to_json()
+    config = options.config_from(args, max_num_seqs=64, num_blocks=2000)
+    right = simulate(_with_priorities(traces.story_e()), config)
+    graft(_mystery(args.mystery), lesson)
+    wrong = simulate(_with_priorities(traces.story_e()), config)
+    print(f"Mystery {args.mystery}: something in it is wrong. Find the limits that show what.\n")
+    print_limits("A burst of sixty (prompts 50-300, outputs 50-200), priorities 0, 1, 2 in turn", config)
+    rows = [
+        (name, len(r.finished), *_headline(r)) for name, r in (("as it was", right), (f"mystery {args.mystery}", wrong))
+    ]
+    print(table(("scheduler", "finished", *_COLUMNS), rows))
+    if wrong.diagnosis:
+        print(f"\nmystery {args.mystery} is {wrong.end}: {wrong.diagnosis}")
+    return {"as_it_was": right.to_json(), "mystery": wrong.to_json()}
+
+
+def _with_priorities(requests: list[Request]) -> list[Request]:
+    for i, request in enumerate(requests):
+        request.priority = i % 3
+    return requests
 
 
 def _trace(args: argparse.Namespace, scheduler: Any, engine: Any) -> dict[str, Any]:
@@ -295,11 +308,17 @@ def _trace(args: argparse.Namespace, scheduler: Any, engine: Any) -> dict[str, A
     return report.to_json()
 
 
+def print_limits(title: str, config: Config) -> None:
+    print(f"{title}; milliseconds {_label()}")
+    print(
+        f"budget {config.max_num_batched_tokens:,}, {config.max_num_seqs} seats, {config.num_blocks:,} blocks of "
+        f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}\n"
+    )
+
+
 def print_summary(title: str, config: Config, report: Report) -> None:
     """The headline of one run, refusals by name and number."""
-    print(f"{title}; milliseconds {_label()}")
-    print(f"budget {config.max_num_batched_tokens:,}, {config.max_num_seqs} seats, {config.num_blocks:,} blocks of "
-          f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}\n")  # fmt: skip
+    print_limits(title, config)
     print(table(("finished", "never ran", "refused", "steps", "virtual s"),
                 [(len(report.finished), len(report.unfinished), len(report.refused), report.num_steps, report.duration_s)]))  # fmt: skip
     print()

@@ -46,9 +46,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     Always there: trace, config (a dict, empty without a file), json, solutions. In s10 also: budget, blocks, policy,
     mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
     """
+    _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
-    add("--trace", metavar="FILE", help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens")
+    add("--trace", metavar="FILE", type=_file("trace"), help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens")
     if lesson >= "s10":
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
@@ -59,15 +60,15 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
-        add("--replay", metavar="FILE", help="run a file of workloads, print JSON lines")
+        add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
     add(
         "--config",
         metavar="FILE",
-        type=_json_object,
+        type=_file("config", _json_object),
         default={},
         help="more settings, a JSON object with the keys of kit.config",
     )
-    add("--json", metavar="FILE", type=_writable, help="write the numbers to a file as well")
+    add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -77,6 +78,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson < "s10":
         args.budget = args.blocks = args.policy = args.mystery = args.replay = None
     args.lesson = lesson
+    if args.replay is not None:
+        for name in ("trace", "json", "budget", "blocks", "policy", "config"):
+            if getattr(args, name) not in (None, {}):
+                parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
     if args.config:
         try:
             args.config = translate(args.config, lesson[:3])
@@ -102,6 +107,7 @@ def config_from(args: argparse.Namespace, **defaults: Any) -> Config:
 
 def run(script: Callable[[], int | None]) -> int:
     """Run a script and return its exit code: 2 with one sentence for a CourseError, 130 after Ctrl-C, never a traceback."""
+    _prepare_streams()
     try:
         code = script() or 0
         sys.stdout.flush()
@@ -121,6 +127,15 @@ def run(script: Callable[[], int | None]) -> int:
         return 2
 
 
+def _prepare_streams() -> None:
+    """Make print safe: a console that lacks a letter shows `?`, and what goes to a closed stream (`>&-`) goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(getattr(sys, name), "reconfigure"):  # a notebook's has none
+            getattr(sys, name).reconfigure(errors="replace")
+
+
 def _close_stdout() -> None:
     """Send what is still buffered nowhere, or Python complains once more when it exits."""
     with contextlib.suppress(OSError, ValueError):
@@ -129,7 +144,7 @@ def _close_stdout() -> None:
 
 def json_out(args: argparse.Namespace, data: Any) -> None:
     """Write `data` to the file of --json, if there is one. NaN becomes null."""
-    if args.json:
+    if args.json is not None:
         try:
             with open(args.json, "w", encoding="utf-8") as file:
                 dump_json(no_nan(data), file)
@@ -138,18 +153,22 @@ def json_out(args: argparse.Namespace, data: Any) -> None:
 
 
 class Progress:
-    """How far a long run is, on one line of stderr, if that is a terminal: `with Progress("trace", total) as progress:`."""
+    """How far a long run is, on one line of stderr, if that is a terminal: `with Progress("trace", total) as progress:`.
 
-    def __init__(self, what: str, total: int):
-        self.what, self.total = what, total
-        self.shown = sys.stderr.isatty()
+    total: None where nobody knows it.
+    """
+
+    def __init__(self, what: str, total: int | None = None):
+        self.what = what
+        self.of = "" if total is None else f" of {total:,}"
+        self.shown = sys.stderr is not None and sys.stderr.isatty()
         self._next = 0.0
 
     def update(self, done: int) -> None:
         """Say that `done` of the total are done. Cheap, but no call for every step: every thousandth is plenty."""
         if self.shown and time.monotonic() >= self._next:
             self._next = time.monotonic() + 0.1
-            print(f"\r{self.what}: {done:,} of {self.total:,}\x1b[K", end="", file=sys.stderr, flush=True)
+            print(f"\r{self.what}: {done:,}{self.of}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
         return self
@@ -172,6 +191,15 @@ def _count(option: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
 
     return count
+
+
+def _file(option: str, adapt: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    def file(text: str) -> Any:
+        if not text:
+            raise argparse.ArgumentTypeError(f"--{option} is ''; it must be the name of a file")
+        return adapt(text)
+
+    return file
 
 
 def _one_of(option: str, choices: Sequence[str], adapt: Callable[[str], str] = str) -> Callable[[str], str]:

@@ -35,8 +35,19 @@ LATER: dict[str, tuple[str, Any, Any]] = {
     "aging_per_step": ("s13", 0, 0),
     "prefix_caching": ("s14", False, False),
 }
+
+
+def _without_null_block(blocks: Any) -> int:
+    """vLLM keeps one of its blocks as null."""
+    if positive("num_gpu_blocks", blocks) == 1:
+        raise BadConfig(
+            "num_gpu_blocks is 1; it must be at least 2, for one of them is the null block, which stores nothing"
+        )
+    return blocks - 1
+
+
 OTHER_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "num_gpu_blocks": ("num_blocks", lambda blocks: positive("num_gpu_blocks", blocks) - 1),  # vLLM keeps one as null
+    "num_gpu_blocks": ("num_blocks", _without_null_block),
     "enable_chunked_prefill": ("chunked_prefill", lambda on: on),
     "enable_prefix_caching": ("prefix_caching", lambda on: on),
     "scheduler_reserve_full_isl": ("admission", lambda on: "full_prompt" if on else "chunk"),
@@ -77,8 +88,11 @@ class Watched:
 def translate(options: Mapping[str, Any], lesson: str) -> dict[str, Any]:
     """The same options under the names of kit.config.Config. BadConfig for one that `lesson` ("s10") lacks."""
     known = {name: default for name, (since, _, default) in LATER.items() if since <= lesson}
+    given: dict[str, str] = {}  # name -> as it was written
     for key, value in options.items():
         name, meaning = OTHER_NAMES.get(key, (key, lambda same: same))
+        if given.setdefault(name, key) != key:
+            raise BadConfig(f"{given[name]} and {key} set the same thing: leave one of them out")
         since, before, _ = LATER.get(name, ("", None, None))
         value = meaning(value)
         if since <= lesson:

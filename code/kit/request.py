@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from kit.errors import BadRequest
 
-
 MOST_TOKENS = 1_000_000_000
 
 

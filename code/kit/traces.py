@@ -7,6 +7,7 @@ and outputs are counted (kit.request.Count), so that a million requests stay sma
 from __future__ import annotations
 
 import csv
+import gc
 import math
 import os
 import re
@@ -17,7 +18,8 @@ from random import Random
 from statistics import NormalDist
 
 from kit.errors import BadTrace
-from kit.request import Count, Request
+from kit.options import Progress
+from kit.request import MOST_TOKENS, Count, Request
 
 # Random numbers. `random()` and `gammavariate()` alone: their streams are the same in every Python from 3.10 on.
 
@@ -213,6 +215,7 @@ def azure_like(kind: str, n: int, seed: int, rate: float | None = None) -> list[
 
 # Real traces.
 
+MOST_YEARS = 100  # from first request to last: an int64 of nanoseconds holds 292, and a run goes on after the last arrival
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:00)?", re.ASCII)
 FOLDER = Path(__file__).resolve().parents[2] / "data"
@@ -237,9 +240,16 @@ def read_csv(path: str | Path) -> list[Request]:
     Arrivals are exact to the nanosecond, counted from the first request. Raises BadTrace for whatever is not such a file,
     naming the line (numbered from 1).
     """
+    collects = gc.isenabled()
+    gc.disable()  # nothing here becomes garbage, and looking for it takes as long as reading
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            return list(_read_rows(path, file))
+        with open(path, encoding="utf-8-sig", newline="") as file, Progress(f"reading {Path(path).name}") as progress:
+            requests = []
+            for request in _read_rows(path, file):
+                requests.append(request)
+                if len(requests) % 10_000 == 0:
+                    progress.update(len(requests))
+            return requests
     except FileNotFoundError:
         raise BadTrace(f"trace {path} does not exist; {WHERE}") from None
     except IsADirectoryError:
@@ -248,6 +258,9 @@ def read_csv(path: str | Path) -> list[Request]:
         raise BadTrace(f"trace {path} is not text; a CSV file with the columns {', '.join(COLUMNS)} is expected") from None
     except (OSError, csv.Error) as error:
         raise BadTrace(f"trace {path} can't be read: {error}") from None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _read_rows(path: str | Path, file: Iterable[str]) -> Iterator[Request]:
@@ -280,6 +293,10 @@ def _read_rows(path: str | Path, file: Iterable[str]) -> Iterator[Request]:
                 f"trace {path}, line {lines.line_num}: {stamp} comes after {last_stamp}; sort the file by TIMESTAMP"
             )
         first_ns = now_ns if first_ns is None else first_ns
+        if now_ns - first_ns > MOST_YEARS * 366 * 86_400 * 1_000_000_000:
+            raise BadTrace(
+                f"trace {path}, line {lines.line_num}: {stamp} comes more than {MOST_YEARS} years after the first request"
+            )
         last_ns, last_stamp = now_ns, stamp
         yield Request(f"r{n}", range(prompt), output, now_ns - first_ns, output=Count())
         n += 1
@@ -293,9 +310,12 @@ def _bad_row(path: str | Path, line: int, row: list[str], why: str) -> BadTrace:
 
 
 def _tokens(name: str, text: str) -> int:
-    if not re.fullmatch(r"\s*\d+\s*", text, re.ASCII) or int(text) < 1:
+    match = re.fullmatch(r"\s*0*(\d*)\s*", text, re.ASCII)
+    if match is None or not match[1]:
         raise ValueError(f"{name} is {text.strip()[:40]!r}, it must be a whole number of at least 1")
-    return int(text)
+    if len(match[1]) > 10 or int(match[1]) > MOST_TOKENS:
+        raise ValueError(f"{name} is {text.strip()[:40]!r}, it must be at most {MOST_TOKENS:,}")
+    return int(match[1])
 
 
 def _nanoseconds(stamp: str) -> int:

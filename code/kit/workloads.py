@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import BadTrace
-from kit.request import Request
+from kit.request import MOST_TOKENS, Request
 
 EOS = -1  # a token that no fake model makes by itself
 REQUEST_KEYS = ("id", "arrival", "prompt_len", "prompt", "max_tokens", "priority", "eos_at")
@@ -91,10 +91,12 @@ def typed(what: str, value: Any, kind: type) -> Any:
     return value
 
 
-def whole(what: str, value: Any, least: int) -> int:
-    """`value`, if it is a whole number of at least `least`."""
+def whole(what: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value`, if it is a whole number of at least `least` and at most `most`."""
     if typed(what, value, int) < least:
         raise BadTrace(f"{what} is {value}; it must be at least {least}")
+    if most is not None and value > most:
+        raise BadTrace(f"{what} is {value}; it must be at most {most:,}")
     return value
 
 
@@ -119,14 +121,17 @@ def parse_request(entry: Any, position: int) -> tuple[Request, int]:
         tokens = typed(f"{what}: prompt", entry["prompt"], list)
         prompt = [whole(f"{what}: a token of its prompt", token, 0) for token in tokens]
     else:  # invented tokens: no two requests share any
-        start = position * 10_000_000
-        prompt = range(start, start + whole(f"{what}: prompt_len", entry["prompt_len"], 0))
+        start = position * MOST_TOKENS
+        prompt = range(start, start + whole(f"{what}: prompt_len", entry["prompt_len"], 0, MOST_TOKENS))
+    priority = entry.get("priority", 0)
+    if isinstance(priority, int) and abs(priority) > MOST_TOKENS:  # beyond what a float holds, at some point
+        raise BadTrace(f"{what}: priority is {str(priority)[:40]}; it must be between -{MOST_TOKENS:,} and {MOST_TOKENS:,}")
     request = Request(
         typed(f"{what}: id", entry.get("id"), str),
         prompt,
-        typed(f"{what}: max_tokens", entry.get("max_tokens"), int),
+        whole(f"{what}: max_tokens", entry.get("max_tokens"), 1, MOST_TOKENS),
         whole(f"{what}: arrival", entry.get("arrival", 0), 0),
-        entry.get("priority", 0),
+        priority,
         frozenset([EOS]),
     )
     return request, whole(f"{what}: eos_at", entry.get("eos_at") or 0, 0)

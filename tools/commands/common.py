@@ -78,10 +78,18 @@ def exercises(lesson: str) -> list[Exercise]:
     """A lesson's exercises in the order in which the lesson, and so its hints, takes them; extensions last."""
     order = list(hints(lesson))
     path = ROOT / "code" / f"{lesson}.py"
+    answer = ROOT / "solutions" / path.name
     try:
         mine = cut.exercises(path)
+        gone = cut.gone(answer, path) if answer.exists() else []
     except cut.CutError as error:
         raise Problem(str(error)) from None
+    if gone:
+        is_gone, it = ("are gone", "them") if len(gone) > 1 else ("is gone", "it")
+        gone = gone if len(gone) <= 3 else [*gone[:2], f"and {len(gone) - 2} more"]
+        raise Problem(
+            f"code/{path.name}: {', '.join(gone)} {is_gone}; put {it} back (git diff code/{path.name} shows {it})"
+        )
     found = [Exercise(e.name, f"code/{path.name}:{e.start + 1}", e.written, f"{e.name} (extension)" in order) for e in mine]
     place = {heading.removesuffix(" (extension)"): number for number, heading in enumerate(order)}
     return sorted(found, key=lambda e: place.get(e.name, len(order)))

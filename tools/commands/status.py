@@ -10,13 +10,13 @@ from commands.common import Problem, exercises, fingerprint, lessons, paint, pro
 
 def main(args: list[str]) -> int:
     known = progress()
-    rows, steps = [("lesson", "written", "extensions", "tests correct", "quiz")], []
+    rows, steps, problems = [("lesson", "written", "extensions", "tests correct", "quiz")], [], []
     for lesson in lessons():
         try:
             mine = exercises(lesson)
         except Problem as problem:
             rows.append((lesson, "-", "-", "-", "-"))
-            steps.append(str(problem))
+            problems.append(str(problem))
             continue
         if not mine:
             continue  # code that later lessons use, nothing to write
@@ -45,5 +45,8 @@ def main(args: list[str]) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
     print()
-    print(f"next: {paint('bold', steps[0])}" if steps else paint("green", "Everything here is done."))
+    for text in problems:
+        print(paint("red", text))
+    if steps or not problems:
+        print(f"next: {paint('bold', steps[0])}" if steps else paint("green", "Everything here is done."))
     return 0
