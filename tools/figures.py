@@ -1,4 +1,4 @@
-"""Write the simulators' still pictures in lessons/figures; with --check, say which of them are stale."""
+"""Write the lessons' computed pictures in lessons/figures; with --check, say which of them are stale."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ FIGURES = ROOT / "lessons" / "figures"
 def pictures() -> Iterator[tuple[str, str]]:
     """Every picture as (file name, SVG), computed by the answers in solutions/."""
     sys.path.insert(0, str(ROOT / "solutions"))
+    from kit import blocktree
     from kit.drawing import svg
+    from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
+    from s07_prefix_cache import PrefixPool, hash_chain
 
+    yield "s07_shared_chain.svg", picture(PrefixPool, hash_chain)
+    yield "s07_simulator.svg", blocktree.svg(blocktree.frames(PrefixPool, hash_chain)[15])
     static = frames(presets(S08)["eight requests"])
     continuous = frames(presets(S09)["eight requests"])
     yield "s08_simulator.svg", svg(static[5], "r4")

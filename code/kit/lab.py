@@ -11,7 +11,14 @@ from typing import Any
 from kit import exercise
 
 ROOT = Path(__file__).resolve().parents[2]
-ORDER = ("s03_step_cost", "s05_paged_blocks", "s08_static_batching", "s09_continuous_batching", "s10_scheduler")
+ORDER = (
+    "s03_step_cost",
+    "s05_paged_blocks",
+    "s07_prefix_cache",
+    "s08_static_batching",
+    "s09_continuous_batching",
+    "s10_scheduler",
+)
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
 
