@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,22 +45,22 @@ def by_test(verdict: dict) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(fresh) -> dict[Path | str, dict]:
-    """What the named test says of each wrong answer, and all tests of the answers; two at a time."""
+def verdicts(fresh) -> Iterator[dict[Path | str, Future[dict]]]:
+    """What the named test says of each wrong answer, and all tests of the answers; two at a time, in the order asked for."""
 
     def trial(subject: Path | str) -> dict:
         if isinstance(subject, str):
             return grade(fresh, f"tests/test_{subject}.py", "--solutions")
         return on_trial(fresh, subject, "-k", constants(subject).get("CAUGHT_BY", "nothing"))
 
-    subjects = [*LESSONS, *FILES]
     with ThreadPoolExecutor(2) as workers:
-        return dict(zip(subjects, workers.map(trial, subjects)))
+        yield {subject: workers.submit(trial, subject) for subject in [*LESSONS, *FILES]}
+        workers.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_answers_pass(verdicts, lesson):
-    verdict = verdicts[lesson]
+    verdict = verdicts[lesson].result()
     assert (verdict["failed"], verdict["todo"]) == ([], []) and verdict["passed"] > 0, verdict["output"]
 
 
@@ -67,7 +68,7 @@ def test_the_answers_pass(verdicts, lesson):
 def test_a_wrong_answer_is_caught_by_the_test_that_it_names(fresh, verdicts, path):
     about = constants(path)
     assert {"CAUGHT_BY", "MESSAGE"} <= set(about) and about["doc"], "it needs a docstring, CAUGHT_BY and MESSAGE"
-    messages = by_test(verdicts[path])
+    messages = by_test(verdicts[path].result())
     if about["CAUGHT_BY"] not in messages:
         others = by_test(on_trial(fresh, path))
         raise AssertionError(f"{about['CAUGHT_BY']} lets it pass; caught by: {', '.join(others) or 'nobody'}")
