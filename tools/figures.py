@@ -14,6 +14,8 @@ FIGURES = ROOT / "lessons" / "figures"
 def pictures() -> Iterator[tuple[str, str]]:
     """Every picture as (file name, SVG), computed by the answers in solutions/."""
     sys.path.insert(0, str(ROOT / "solutions"))
+    import s03_step_cost
+    from kit import blocktree, roofline
     from kit import blocktree, paging
     from kit.drawing import svg
     from kit.prefixes import picture
@@ -21,6 +23,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     from s05_paged_blocks import BlockPool
     from s07_prefix_cache import PrefixPool, hash_chain
 
+    yield from roofline.figures(s03_step_cost)
     yield "s05_block_table.svg", paging.svg(paging.story(BlockPool)[-1], "Two block tables, one pool")
     yield "s07_shared_chain.svg", picture(PrefixPool, hash_chain)
     yield "s07_simulator.svg", blocktree.svg(blocktree.frames(PrefixPool, hash_chain)[15])
