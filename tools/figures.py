@@ -15,8 +15,8 @@ def pictures() -> Iterator[tuple[str, str]]:
     """Every picture as (file name, SVG), computed by the answers in solutions/."""
     sys.path.insert(0, str(ROOT / "solutions"))
     import s03_step_cost
-    from kit import blocktree, roofline
-    from kit import blocktree, paging
+    import s04_kv_memory
+    from kit import blocktree, kv_memory_experiments, paging, roofline
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
@@ -24,6 +24,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     from s07_prefix_cache import PrefixPool, hash_chain
 
     yield from roofline.figures(s03_step_cost)
+    yield from kv_memory_experiments.figures(s04_kv_memory)
     yield "s05_block_table.svg", paging.svg(paging.story(BlockPool)[-1], "Two block tables, one pool")
     yield "s07_shared_chain.svg", picture(PrefixPool, hash_chain)
     yield "s07_simulator.svg", blocktree.svg(blocktree.frames(PrefixPool, hash_chain)[15])

@@ -23,6 +23,7 @@ from kit.report import dump_json, no_nan
 MYSTERIES = ("A", "B", "C")
 ABOUT = {
     "s03_step_cost": "The price of a step: roofline, a published profile, its knee and its stairs.",
+    "s04_kv_memory": "KV memory in contiguous pieces: reservations, first fit, and what fragmentation leaves.",
     "s05_paged_blocks": "Paged blocks: a pool of equal KV blocks, and a table from position to place.",
     "s07_prefix_cache": "The prefix cache: blocks that are shared, remembered, and evicted in order.",
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",

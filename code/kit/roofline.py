@@ -73,11 +73,12 @@ class Axes:
         self.parts.append(f"<circle cx='{cx:.1f}' cy='{cy:.1f}' r='{r}' fill='{fill}'{inside}")
 
 
-def _page(height: float, label: str, *axes: Axes) -> str:
-    inside = "".join(part for one in axes for part in one.parts)
+def page(height: float, label: str, parts: Iterable[str]) -> str:
+    """SVG elements on an opaque card."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height:g}' width='{WIDTH}' role='img' "
-        f"aria-label='{escape(label, quote=True)}' {FONT}><rect width='{WIDTH}' height='{height:g}' fill='{CARD}'/>{inside}</svg>"
+        f"aria-label='{escape(label, quote=True)}' {FONT}>"
+        f"<rect width='{WIDTH}' height='{height:g}' fill='{CARD}'/>{''.join(parts)}</svg>"
     )
 
 
@@ -149,7 +150,7 @@ def svg(frames: Sequence[tuple[str, Frame]]) -> str:
         12,
         SOFT,
     )
-    return _page(438, f"Steps under the roofline of one {gpu.name}", axes)
+    return page(438, f"Steps under the roofline of one {gpu.name}", axes.parts)
 
 
 def sentence(one: Frame, setup: Setup) -> str:
@@ -228,7 +229,7 @@ def profile_svg(fit: Any, points: Sequence[tuple[float, float]], table: Sequence
     for n, ms in points:
         residual = 100 * (fit.step_ms(n) / ms - 1)
         below.line([(n, 0), (n, residual)], RED, "stroke-width='3'")
-    return _page(500, f"Profile, fit and residuals, {label}", above, below)
+    return page(500, f"Profile, fit and residuals, {label}", above.parts + below.parts)
 
 
 def _between(table: Sequence[tuple[float, float]], n: float) -> float:
