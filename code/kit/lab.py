@@ -13,6 +13,7 @@ from kit import exercise
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = (
     "s03_step_cost",
+    "s04_kv_memory",
     "s05_paged_blocks",
     "s07_prefix_cache",
     "s08_static_batching",
