@@ -211,7 +211,20 @@ def test_a_bad_setting_of_a_story_is_one_sentence(fresh, lesson, name):
 
 @pytest.mark.parametrize("lesson", TEXTS)
 def test_a_story_of_ones_own(fresh, lesson):
-    args = ("--prompt", "One day", "--temperature", "0.8", "--seed", "3", "--max-tokens", "9", "--stop", "~", "--top-p", "0.9")
+    args = (
+        "--prompt",
+        "One day",
+        "--temperature",
+        "0.8",
+        "--seed",
+        "3",
+        "--max-tokens",
+        "9",
+        "--stop",
+        "~",
+        "--top-p",
+        "0.9",
+    )
     done = outcome(fresh, *args, lesson=lesson)
     assert done.returncode == 0 and "One day" in done.stdout and "9 tokens; max_tokens is reached" in done.stdout
 

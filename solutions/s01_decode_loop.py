@@ -67,7 +67,7 @@ def keep_top(probabilities: Array, top_k: int, top_p: float) -> Array:
         order = order[:top_k]
     sums = np.cumsum(probabilities[order])
     if top_p < 1:
-        enough = np.searchsorted(sums / sums[-1], top_p) + 1
+        enough = int(np.searchsorted(sums / sums[-1], top_p)) + 1
         order = order[:enough]
     kept = np.zeros_like(probabilities)
     kept[order] = probabilities[order] / probabilities[order].sum()
@@ -92,7 +92,7 @@ def sample(logits: Array, sampling: Sampling, rng: Random) -> int:
         return int(np.argmax(logits))
     probabilities = keep_top(softmax(logits / sampling.temperature), sampling.top_k, sampling.top_p)
     possible = np.flatnonzero(probabilities)
-    at = np.searchsorted(np.cumsum(probabilities[possible]), rng.random(), side="right")
+    at = int(np.searchsorted(np.cumsum(probabilities[possible]), rng.random(), side="right"))
     return int(possible[min(at, len(possible) - 1)])
 
 

@@ -319,7 +319,9 @@ class TestStopStrings:
         self.run([], ["On", "ce"], ["On", "ce"], "nothing can begin a stop string, so nothing is held back")
 
     def test_a_stop_string_ends_the_text_and_is_not_shown(self):
-        watch = self.run(["cat"], ["the ", "cat", " sat"], ["the ", "|"], "what stands before the stop string is shown, it is not")
+        watch = self.run(
+            ["cat"], ["the ", "cat", " sat"], ["the ", "|"], "what stands before the stop string is shown, it is not"
+        )
         expect("stop string 'cat'", "stopped", watch.stopped, "cat", "say which stop string it was", ENDS)
 
     def test_it_may_begin_and_end_inside_one_token(self):

@@ -56,7 +56,12 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if text:
         _text_options(parser)
     else:
-        add("--trace", metavar="FILE", type=_file("trace"), help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens")
+        add(
+            "--trace",
+            metavar="FILE",
+            type=_file("trace"),
+            help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens",
+        )
         add(
             "--config",
             metavar="FILE",
