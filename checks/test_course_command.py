@@ -187,6 +187,60 @@ def test_a_file_that_is_not_python_is_named_with_its_line(clone):
     assert f"code/s08_static_batching.py:{len(lines) + 1}" in run(clone, "status")
 
 
+def change(home: Path, lesson: str, old: str, new: str, source: str = "code") -> None:
+    """Replace a text that stands there once, in the learner's file or in the answers put there."""
+    text = (home / source / f"{lesson}.py").read_text("utf-8")
+    assert text.count(old) == 1, old
+    (home / "code" / f"{lesson}.py").write_text(text.replace(old, new), "utf-8")
+
+
+def test_a_deleted_exercise_is_named_not_counted_as_absent(clone):
+    path = "code/s10_scheduler.py"
+    change(clone, "s10_scheduler", "    @exercise\n    def preempt(", "    def preempt(")
+    sentence = f"{path}: `@exercise` above Scheduler.preempt is gone; put it back (git diff {path} shows it)\n"
+    assert run(clone, "check", "s10", code=2) == sentence
+    assert sentence in run(clone, "status")
+    change(clone, "s10_scheduler", "class ThrashMeter:", "class Meter:", "solutions")
+    assert f"{path}: ThrashMeter.observe is gone" in run(clone, "check", "s10", code=2)
+    text = (clone / path).read_text("utf-8")
+    (clone / path).write_text(re.sub(r"^ *@exercise\n", "", text, flags=re.M), "utf-8")
+    said = run(clone, "check", "s10", code=2)
+    assert said.count("\n") == 1 and "`@exercise` above AgedPriority.key" in said and "and 7 more are gone" in said
+    assert said in run(clone, "status")
+
+
+@pytest.mark.parametrize(("end", "words"), [(b"# caf\xe9\n", "is not UTF-8"), (b"# \0\n", "has a NUL byte")])
+def test_bytes_that_are_no_source_are_named_with_their_line(clone, end, words):
+    file = clone / "code" / "s08_static_batching.py"
+    line = file.read_bytes().count(b"\n") + 1
+    file.write_bytes(file.read_bytes() + end)
+    said = run(clone, "check", "s08", code=2)
+    assert said.startswith(f"code/s08_static_batching.py:{line} ") and words in said and said.count("\n") == 1
+    assert said in run(clone, "status")
+
+
+def test_a_loop_without_end_comes_to_an_end_and_its_message_is_shown(clone):
+    change(clone, "s10_scheduler", "            self.waiting.pop()\n", "", "solutions")
+    start = time.perf_counter()
+    said = run(clone, "check", "s10", "--timeout", "1", code=1)
+    assert time.perf_counter() - start < 15
+    shown = said[said.index("      admit_pass() made no progress for 1 s") :]
+    assert "the other tests would hang too" in shown and re.search(r"\d+ wrong, \d+ not run$", shown, re.M)
+
+
+def test_only_a_name_that_no_test_has_is_called_so(clone):
+    assert run(clone, "check", "s10", "-k", "no_such_word", code=2) == "no test has such a name\n"
+    (clone / "code" / "s10_scheduler.py").open("a", encoding="utf-8").write("\nimport os\nos._exit(5)\n")
+    assert run(clone, "check", "s10", code=2) == "pytest stopped with exit code 5; its output is above\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's >&-")
+@pytest.mark.parametrize("close", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(clone, close):
+    done = command(clone, "sh", "-c", f'"$1" course.py status {close}', "sh", sys.executable)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_check_takes_less_than_three_seconds(clone):
     run(clone, "check", "s10", code=1)  # compiles what it imports
     times = []

@@ -266,20 +266,70 @@ def test_a_lesson_that_cannot_be_imported_is_one_line_and_leaves_the_others_grad
     assert "INTERNALERROR" not in result["output"] and "Traceback" not in result["output"]
 
 
-def test_a_loop_without_end_is_stopped_and_named_also_inside_hypothesis(small):
-    pytest.importorskip("pytest_timeout")
-    solve(small, "function", "while True:\n        pass")
-    test = write_tests(
-        small,
-        "s42_sample",
-        "from hypothesis import given, strategies as st\nfrom s42_sample import function\n"
-        "def test_plain():\n    function(1)\n@given(st.integers())\ndef test_random(x):\n    function(x)\n",
+LOOPS = {
+    "plain": "while True:\n        pass",
+    "the alarm swallowed again and again": (
+        "while True:\n        try:\n            while True: pass\n        except:\n            pass"
+    ),
+    "the alarm swallowed once": "try:\n        while True: pass\n    except:\n        return 13",
+}
+TWO_TESTS = (
+    "from hypothesis import given, strategies as st\nfrom s42_sample import function\n"
+    "def test_first():\n    pass\n"
+    "def test_plain():\n    function(1)\n@given(st.integers())\ndef test_random(x):\n    function(x)\n"
+)
+
+
+@pytest.mark.parametrize("body", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("word", ["plain", "random"])
+def test_a_loop_without_end_is_named_and_ends_the_run(small, body, word):
+    solve(small, "function", body)
+    test = write_tests(small, "s42_sample", TWO_TESTS + "def test_last():\n    pass\n")
+    result = grade(small, test, "--timeout", "0.5", "-k", f"first or {word} or last", timeout=20)
+    (failure,) = result["failed"]
+    assert failure["test"].endswith(f"::test_{word}") and failure["where"].startswith("code/s42_sample.py:")
+    assert failure["message"].startswith("function() made no progress for 0.5 s: ")
+    assert "the other tests would hang too" in failure["message"]
+    assert (result["passed"], result["not_run"], result["exit"]) == (1, 1, 1), result["output"]
+    assert "INTERNALERROR" not in result["output"] and "Traceback" not in result["output"], result["output"]
+
+
+def test_a_loop_without_end_is_named_without_signals_too(small):
+    solve(small, "function", LOOPS["plain"])
+    test = write_tests(small, "s42_sample", TWO_TESTS)
+    result = grade(small, test, "--timeout", "0.5", "--timeout-method", "thread", timeout=20)
+    (failure,) = result["failed"]
+    assert failure["message"].startswith("function() made no progress for 0.5 s: ") and result["passed"] == 1
+    assert failure["where"].startswith("code/s42_sample.py:") and failure["message"] in result["output"]
+
+
+def test_a_loop_without_end_at_import_is_named(small):
+    file = small / "code/s42_sample.py"
+    file.write_text(
+        file.read_text("utf-8") + "\nwhile True:\n    try:\n        helper(1)\n    except:\n        pass\n", "utf-8"
     )
-    result = grade(small, test, "--timeout", "1", timeout=20)
-    assert len(result["failed"]) == 2, result["output"]
-    for failure, name in zip(result["failed"], ("test_plain", "test_random")):
-        assert failure["message"].startswith(f"{name} ran for 1 s and was stopped: schedule() probably makes no progress")
-        assert failure["where"].startswith("code/s42_sample.py:")
+    result = grade(small, write_tests(small, "s42_sample", TWO_TESTS), "--timeout", "0.5", timeout=20)
+    (failure,) = result["failed"]
+    assert failure["message"].startswith("the import of the lesson made no progress for 0.5 s: ")
+    assert failure["where"].startswith("code/s42_sample.py:")
+
+
+def test_a_name_that_the_tests_import_and_the_lesson_lacks_is_one_line(small):
+    file = small / "code/s42_sample.py"
+    file.write_text(file.read_text("utf-8").replace("class Child", "class Kid"), "utf-8")
+    result = grade(
+        small, write_tests(small, "s42_sample", "from s42_sample import Child, Point\ndef test_x():\n    pass\n")
+    )
+    (failure,) = result["failed"]
+    assert failure["where"] == "code/s42_sample.py"
+    assert failure["message"] == "Child is gone: the tests import it, put it back"
+    assert "Traceback" not in result["output"]
+
+
+def test_a_test_file_that_cannot_be_collected_stands_among_the_verdicts(small):
+    result = grade(small, write_tests(small, "s42_sample", "import s42_sample\ns42_sample.Point.nowhere\n"))
+    (failure,) = result["failed"]
+    assert "has no attribute 'nowhere'" in failure["message"]
 
 
 def test_a_wrong_answer_replaces_methods_and_functions_of_the_lesson_under_test(small):

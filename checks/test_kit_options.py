@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from place import ROOT, clean_env, python
+from place import ROOT, clean_env, python, run
 
 sys.path.insert(0, str(ROOT / "solutions"))
 
@@ -45,8 +45,12 @@ def complaint(capsys, *argv, lesson=LESSON):
         (["--bud", "5"], "unknown option --bud"),
         (["trace.csv"], "unknown option trace.csv"),
         (["--solutions=yes"], "--solutions takes no value"),
+        *((["--" + name, ""], f"--{name} is ''; it must be the name of a file")
+          for name in ("trace", "replay", "config", "json")),
+        *((["--replay", "cases.json", option, value], f"leave out {option}")
+          for option, value in (("--trace", "x"), ("--json", "x.json"), ("--budget", "4"), ("--policy", "fcfs"))),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_one_sentence(capsys, argv, words):
     assert words in complaint(capsys, *argv)
 
@@ -60,6 +64,8 @@ def test_a_wrong_option_is_one_sentence(capsys, argv, words):
         ("", "is not JSON"),
         ('{"num_blocks": "many"}', "num_blocks is 'many'"),
         ('{"watermark": 2}', "watermark is 2"),
+        ('{"num_gpu_blocks": 1}', "num_gpu_blocks is 1; it must be at least 2"),
+        ('{"num_gpu_blocks": 9, "num_blocks": 4}', "num_gpu_blocks and num_blocks set the same thing"),
         ('{"chunked_prefill": true}', "chunked_prefill is true; s10 knows only false there, more comes with s11"),
     ],
 )
@@ -168,7 +174,10 @@ def test_progress_is_for_terminals_only_and_cleans_up(monkeypatch):
     with options.Progress("trace", 2000) as progress:
         for done in range(0, 2000, 10):
             progress.update(done)
+    with options.Progress("reading") as progress:
+        progress.update(10_000)
     said = sys.stderr.getvalue()
+    assert "reading: 10,000\x1b" in said
     assert "trace: 0 of 2,000" in said and said.endswith("\r\x1b[K")
     assert said.count("trace:") < 20  # ten a second at most
 
@@ -192,6 +201,27 @@ def test_ctrl_c_leaves_no_traceback():
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=10)
     assert process.returncode == 130 and err == "stopped\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp932", "cp850"])
+def test_a_console_that_lacks_a_letter_is_no_error(encoding):
+    script = SLOW.format("print('· … €'); raise options.CourseError('→ × é')")
+    env = clean_env(PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    done = subprocess.run([sys.executable, "-S", "-c", script], cwd=ROOT, env=env, capture_output=True, timeout=60)
+    assert done.returncode == 2 and b"?" in done.stdout and b"?" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell's >&-")
+@pytest.mark.parametrize("close", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("lesson", ["s08_static_batching", "s10_scheduler"])
+def test_a_closed_stream_is_no_error(tmp_path, close, lesson):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,374,44\n")
+    script = f'"$1" -S code/{lesson}.py --trace "$2" {close}'
+    done = run("sh", "-c", script, "sh", sys.executable, trace)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert "borrowed" not in done.stdout  # what is for stderr must not come out elsewhere
+    assert (done.stdout == "") == (">&-" in close.replace("2>&-", ""))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGPIPE there")

@@ -165,6 +165,9 @@ def test_other_names_and_what_s10_does_anyway_are_accepted(options, known):
         ({"admission": "chunk"}, 'admission is "chunk"; s10 knows only "full_prompt"'),
         ({"cpu_blocks": 4}, "s12"),
         ({"num_gpu_blocks": "many"}, "num_gpu_blocks is 'many'"),
+        ({"num_gpu_blocks": 1}, "^num_gpu_blocks is 1; it must be at least 2"),
+        ({"num_gpu_blocks": 9, "num_blocks": 8}, "num_gpu_blocks and num_blocks set the same thing"),
+        ({"num_blocks": 8, "num_gpu_blocks": 9}, "num_blocks and num_gpu_blocks set the same thing"),
     ],
 )
 def test_an_option_that_s10_lacks_is_refused_by_name(options, words):
@@ -223,6 +226,9 @@ def test_a_workload_a_list_cases_and_lines_are_read_the_same_also_packed(tmp_pat
         (json.dumps(workload(one(prompt=[1]))), ["either prompt or prompt_len"]),
         (json.dumps(workload(one(prompt_len=0))), ["its prompt is empty"]),
         (json.dumps(workload(one(prompt_len=-4))), ["prompt_len is -4"]),
+        (json.dumps(workload(one(prompt_len=10**20))), ["prompt_len is 1000", "at most 1,000,000,000"]),
+        (json.dumps(workload(one(max_tokens=10**9 + 1))), ["max_tokens is 1000000001", "at most 1,000,000,000"]),
+        (json.dumps(workload(one(priority=10**400))), ["priority is 1000", "between -1,000,000,000 and 1,000,000,000"]),
         (json.dumps(workload(one(prompt_len="4"))), ["prompt_len is '4'; it must be a whole number"]),
         (json.dumps(workload({"id": "a", "prompt": [1, "x"], "max_tokens": 1})), ["a token of its prompt is 'x'"]),
         (json.dumps(workload(one(max_tokens=0))), ["max_tokens is 0"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import re
 import sys
 from random import Random
@@ -165,6 +167,24 @@ def test_harmless_differences_are_read_the_same(tmp_path, content):
     assert lengths(requests) == [(374, 44), (396, 109)]
 
 
+def test_the_largest_numbers_are_taken(tmp_path):
+    text = GOOD.splitlines()[0] + "\n1924-01-01 00:00:00,0001000000000,1000000000\n2024-01-01 00:00:00,1,1\n"
+    first, last = traces.read_csv(write(tmp_path, text))
+    assert lengths([first]) == [(10**9, 10**9)] and last.arrival_ns == 36_525 * 86_400 * 10**9
+
+
+def test_a_long_trace_says_how_far_it_is_and_leaves_the_collector_as_it_was(tmp_path, monkeypatch):
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    traces.read_csv(write(tmp_path, GOOD.splitlines()[0] + "\n" + "2023-11-16 18:17:03,374,44\n" * 10_000))
+    assert "reading trace.csv: 10,000\x1b" in stderr.getvalue() and stderr.getvalue().endswith("\r\x1b[K")
+    assert gc.isenabled()
+    with pytest.raises(BadTrace):
+        traces.read_csv(tmp_path / "nowhere.csv")
+    assert gc.isenabled()
+
+
 def test_midnight_is_crossed(tmp_path):
     text = GOOD.splitlines()[0] + "\n2023-12-31 23:59:59.9999999,1,1\n2024-01-01 00:00:00,1,1\n"
     assert traces.read_csv(write(tmp_path, text))[1].arrival_ns == 100
@@ -194,6 +214,9 @@ ROW = "2023-11-16 18:17:03.9799600,374,44\n"
         (HEADER + ROW + "2023-11-16 18:17:03.9799599,1,1\n",
          ["line 3", "18:17:03.9799599 comes after 2023-11-16 18:17:03.9799600"]),
         (HEADER + ROW + "x" * 500 + ",1,1\n", ["line 3", "…"]),
+        (HEADER + ROW.replace("374", "1000000001"), ["line 2", "ContextTokens is '1000000001'", "at most 1,000,000,000"]),
+        (HEADER + ROW.replace("44", "9" * 5000), ["line 2", "GeneratedTokens is '999", "at most 1,000,000,000"]),
+        (HEADER + ROW.replace("2023", "1723") + ROW, ["line 3", "more than 100 years after the first request"]),
     ],
 )  # fmt: skip
 def test_a_bad_trace_is_one_sentence_with_line_and_content(tmp_path, content, words):

@@ -251,7 +251,9 @@ def test_a_request_that_can_never_run_is_counted_and_named_and_the_others_finish
     trace.write_text(HEADER + ROW + "2023-11-16 18:15:47,99999,44\n" + "2023-11-16 18:15:48,374,44\n", "utf-8")
     done = outcome(fresh, "--trace", trace)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^refused:\n  request r1 .*\d", done.stdout, re.M), "who is refused, and by which numbers?"
+    assert re.search(r"^refused at add: 1 rejected_kv\n  request r1 .*\d", done.stdout, re.M), (
+        "who is refused, and by which numbers?"
+    )
 
 
 @pytest.mark.parametrize("lesson", SERVING)

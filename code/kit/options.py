@@ -162,7 +162,7 @@ def run(script: Callable[[], int | None]) -> int:
         code = script() or 0
         sys.stdout.flush()
         return code
-    except CourseError as error:
+    except (CourseError, exercise.NotWritten) as error:  # NotWritten: an exercise under a name that solutions/ doesn't know
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

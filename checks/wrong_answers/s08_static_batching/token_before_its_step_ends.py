@@ -1,7 +1,7 @@
 """The tokens are handed over before the clock moves, so each appears one step too early and TTFT misses the prefill."""
 
 CAUGHT_BY = "test_the_clock_moves_before_the_token_appears"
-MESSAGE = "the clock moved after the update"
+MESSAGE = "move the clock first, then update"
 
 
 class Engine:
