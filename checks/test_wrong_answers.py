@@ -45,8 +45,10 @@ def by_test(verdict: dict) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(fresh) -> Iterator[dict[Path | str, Future[dict]]]:
-    """What the named test says of each wrong answer, and all tests of the answers; two at a time, in the order asked for."""
+def verdicts(fresh, request) -> Iterator[dict[Path | str, Future[dict]]]:
+    """What the named test says of each wrong answer, and all tests of the answers; two at a time. Only what is asked for."""
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    wanted = {subject for item in items for subject in item.callspec.params.values()}
 
     def trial(subject: Path | str) -> dict:
         if isinstance(subject, str):
@@ -54,7 +56,7 @@ def verdicts(fresh) -> Iterator[dict[Path | str, Future[dict]]]:
         return on_trial(fresh, subject, "-k", constants(subject).get("CAUGHT_BY", "nothing"))
 
     with ThreadPoolExecutor(2) as workers:
-        yield {subject: workers.submit(trial, subject) for subject in [*LESSONS, *FILES]}
+        yield {subject: workers.submit(trial, subject) for subject in [*LESSONS, *FILES] if subject in wanted}
         workers.shutdown(cancel_futures=True)
 
 

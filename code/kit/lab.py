@@ -12,6 +12,8 @@ from kit import exercise
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = (
+    "s01_decode_loop",
+    "s02_kv_cache",
     "s03_step_cost",
     "s04_kv_memory",
     "s05_paged_blocks",
