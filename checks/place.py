@@ -17,6 +17,7 @@ FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizz
 sys.path[:0] = [str(ROOT / "solutions"), str(ROOT / "tools")]
 
 import cut  # noqa: E402
+from commands.environment import needs  # noqa: E402
 
 STEMS = [path.stem for path in sorted((ROOT / "solutions").glob("s[0-9][0-9]_*.py"))]
 LESSONS = [stem for stem in STEMS if cut.exercises(ROOT / "solutions" / f"{stem}.py")]  # what has exercises has all forms
@@ -37,8 +38,12 @@ def run(*command: str | Path, cwd: Path = ROOT, timeout: float = 60, **env: str)
 
 
 def python(*args: str | Path, cwd: Path = ROOT, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run this Python without site-packages: what it runs has nothing but the standard library."""
-    return run(sys.executable, "-S", *args, cwd=cwd, timeout=timeout, **env)
+    """Run this Python without site-packages: what it runs has nothing but the standard library.
+
+    A lesson that needs a package (tools/commands/environment.py says which) is run with them.
+    """
+    bare = "-s" if args and needs(Path(args[0]).stem) else "-S"
+    return run(sys.executable, bare, *args, cwd=cwd, timeout=timeout, **env)
 
 
 def grade(course: Path, *args: str, timeout: float = 120, **env: str) -> dict[str, Any]:

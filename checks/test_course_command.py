@@ -134,11 +134,13 @@ def test_hints_come_one_layer_at_a_time_and_are_remembered(clone):
 def test_status_counts_what_is_written_and_says_what_comes_next(clone):
     text = run(clone, "status")
     assert re.search(r"^s10_scheduler +0 of 6 +0 of 3 +not checked +not taken$", text, re.M)
-    assert "next: write StaticBatcher.schedule at code/s08_static_batching.py:" in text
-    write_answers(clone, "s08_static_batching")
+    first = common.exercises(LESSONS[0])[0].name
+    assert f"next: write {first} at code/{LESSONS[0]}.py:" in text
+    core = sum(not exercise.extension for exercise in common.exercises(LESSONS[0]))
+    write_answers(clone, LESSONS[0])
     text = run(clone, "status")
-    assert re.search(r"^s08_static_batching +4 of 4 ", text, re.M)
-    assert "next: python3 course.py check s08" in text
+    assert re.search(rf"^{LESSONS[0]} +{core} of {core} ", text, re.M)
+    assert f"next: python3 course.py check {LESSONS[0][:3]}" in text
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

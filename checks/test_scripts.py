@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from place import LESSONS, STEMS, clean_env, python
+from place import LESSONS, STEMS, clean_env, needs, python, run
 
 FOLDERS = ("code", "solutions")
+SERVING = [lesson for lesson in LESSONS if lesson >= "s08"]  # those that take a trace
+TEXTS = [lesson for lesson in LESSONS if lesson < "s03"]  # those that tell a story
 SECONDS = 10
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
@@ -76,6 +78,22 @@ OPTIONS = {
 }
 
 
+STORIES = {
+    "negative temperature": (["--temperature", "-1"], "temperature -1 0"),
+    "temperature nan": (["--temperature", "nan"], "temperature nan"),
+    "temperature in words": (["--temperature", "hot"], "temperature hot number"),
+    "top-p zero": (["--top-p", "0"], "top_p 0"),
+    "top-p above one": (["--top-p", "1.5"], "top_p 1.5"),
+    "top-k negative": (["--top-k", "-2"], "top-k -2"),
+    "no tokens": (["--max-tokens", "0"], "max-tokens 0"),
+    "empty stop": (["--stop", ""], "stop empty"),
+    "unknown letter": (["--prompt", "Es war 1 Bär"], "no token character 8"),
+    "prompt too long": (["--prompt", "a b " * 400], "prompt tokens takes"),
+    "seed in words": (["--seed", "x"], "seed x whole number"),
+    "a trace": (["--trace", "x.csv"], "--trace"),
+}
+
+
 def script(course: Path, folder: str, stem: str) -> Path:
     return course / folder / f"{stem}.py"
 
@@ -99,7 +117,7 @@ def runs(fresh, tmp_path_factory) -> dict[tuple[str, str], tuple[subprocess.Comp
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("stem", STEMS)
-def test_a_script_runs_with_nothing_but_the_standard_library(runs, folder, stem):
+def test_a_script_runs_with_nothing_but_what_its_lesson_needs(runs, folder, stem):
     done, seconds, _ = runs[folder, stem]
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and seconds < SECONDS
@@ -167,7 +185,7 @@ def test_a_bad_trace_is_one_sentence_with_line_and_content(fresh, tmp_path, name
     assert_refused(outcome(fresh, "--trace", file), "s10_scheduler", words)
 
 
-@pytest.mark.parametrize("lesson", [lesson for lesson in LESSONS if lesson != "s10_scheduler"])
+@pytest.mark.parametrize("lesson", [lesson for lesson in SERVING if lesson != "s10_scheduler"])
 def test_the_other_lessons_refuse_a_bad_trace_and_option_too(fresh, tmp_path, lesson):
     file = tmp_path / "trace.csv"
     file.write_text(TRACES["bad row"][0], "utf-8")
@@ -182,6 +200,42 @@ def test_a_bad_config_is_one_sentence_in_the_users_words(fresh, tmp_path, name):
     file.write_text(content, "utf-8")
     trace.write_text(HEADER + ROW, "utf-8")
     assert_refused(outcome(fresh, "--config", file, "--trace", trace), "s10_scheduler", words)
+
+
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("lesson", TEXTS)
+def test_a_bad_setting_of_a_story_is_one_sentence(fresh, lesson, name):
+    args, words = STORIES[name]
+    assert_refused(outcome(fresh, *args, lesson=lesson), lesson, words)
+
+
+@pytest.mark.parametrize("lesson", TEXTS)
+def test_a_story_of_ones_own(fresh, lesson):
+    args = (
+        "--prompt",
+        "One day",
+        "--temperature",
+        "0.8",
+        "--seed",
+        "3",
+        "--max-tokens",
+        "9",
+        "--stop",
+        "~",
+        "--top-p",
+        "0.9",
+    )
+    done = outcome(fresh, *args, lesson=lesson)
+    assert done.returncode == 0 and "One day" in done.stdout and "9 tokens; max_tokens is reached" in done.stdout
+
+
+@pytest.mark.parametrize("lesson", [lesson for lesson in LESSONS if needs(lesson)])
+def test_without_numpy_a_lesson_says_what_to_install(fresh, lesson):
+    file = script(fresh, "code", lesson)
+    assert_refused(run(sys.executable, "-S", file), lesson, "NumPy pip install numpy")
+    done = run(sys.executable, "-S", fresh / "course.py", "run", lesson, cwd=fresh)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert all(word in done.stderr for word in ("numpy", f"course.py check {lesson[:3]}"))
 
 
 @pytest.mark.parametrize("name", REPLAYS)
@@ -202,7 +256,7 @@ def test_a_request_that_can_never_run_is_counted_and_named_and_the_others_finish
     )
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@pytest.mark.parametrize("lesson", SERVING)
 def test_a_trace_runs(fresh, tmp_path, lesson):
     trace = tmp_path / "trace.csv"
     rows = [f"2023-11-16 18:15:{second:02d}.5,{100 + second},{3 + second % 7}\n" for second in range(30)]

@@ -1,4 +1,4 @@
-"""Write the simulators' still pictures in lessons/figures; with --check, say which of them are stale."""
+"""Write the pictures in lessons/figures, the simulators' stills among them; with --check, say which of them are stale."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     from kit.drawing import svg
     from kit.simulators import S08, S09, frames, presets
 
+    yield "s02_when_stored.svg", when_stored(3, 4)
     static = frames(presets(S08)["eight requests"])
     continuous = frames(presets(S09)["eight requests"])
     yield "s08_simulator.svg", svg(static[5], "r4")
@@ -31,6 +32,57 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s10_simulator_story_a.svg", svg(frames(presets()["story A: stuck behind the head"])[-1], "r20")
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
+
+
+def when_stored(prompt: int, new: int) -> str:
+    """Pass by pass, which tokens of a request are fed, stored and sampled; a column a token, the last one never stored."""
+    left, top, wide, high = 150, 66, 62, 44
+    width, height = left + (prompt + new) * wide + 130, top + new * high + 66
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="13" fill="#222">',
+        "<title>A token is stored in the pass that it is fed to, one pass after it was sampled</title>",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="{left}" y="22">prompt</text>',
+        f'<text x="{left + prompt * wide}" y="22">sampled, one a pass</text>',
+        f'<text x="{left + (prompt + new) * wide + 12}" y="46" font-weight="bold">slots used</text>',
+    ]
+    for token in range(prompt + new):
+        x = left + token * wide + wide / 2 - 3
+        parts.append(f'<text x="{x:g}" y="46" text-anchor="middle" fill="#666">slot {token}</text>')
+    for number in range(1, new + 1):
+        y, stored = top + (number - 1) * high, prompt + number - 1
+        fed = prompt if number == 1 else 1
+        name = f"pass {number}: {'prefill' if number == 1 else 'decode'}"
+        parts.append(f'<text x="14" y="{y + 25}" font-weight="bold">{name}</text>')
+        for token in range(prompt + new):
+            if token < stored - fed:
+                look, text = 'fill="#cfe3f2"', f"t{token}"
+            elif token < stored:
+                look, text = 'fill="#0072B2"', f"t{token}"
+            elif token == stored:
+                look, text = 'fill="#fff" stroke="#D55E00" stroke-width="2" stroke-dasharray="5 3"', f"t{token}"
+            else:
+                look, text = 'fill="#f4f4f4"', ""
+            x = left + token * wide
+            colour = "#fff" if stored - fed <= token < stored else "#222"
+            parts.append(f'<rect x="{x}" y="{y + 3}" width="{wide - 6}" height="{high - 10}" rx="4" {look}/>')
+            parts.append(f'<text x="{x + wide / 2 - 3:g}" y="{y + 25}" text-anchor="middle" fill="{colour}">{text}</text>')
+        parts.append(f'<text x="{left + (prompt + new) * wide + 12}" y="{y + 25}">{stored}</text>')
+    y = top + new * high + 20
+    keys = (
+        ("#0072B2", "", "fed and stored in this pass"),
+        ("#cfe3f2", "", "stored before"),
+        ("#fff", "#D55E00", "sampled"),
+    )
+    for i, (fill, edge, text) in enumerate(keys):
+        x = left + i * 200
+        line = f' stroke="{edge}" stroke-width="2" stroke-dasharray="5 3"' if edge else ""
+        parts.append(f'<rect x="{x}" y="{y - 13}" width="18" height="16" rx="3" fill="{fill}"{line}/>')
+        parts.append(f'<text x="{x + 26}" y="{y}">{text}</text>')
+    last = f"t{prompt + new - 1} is sampled and never fed: {prompt} + {new} - 1 = {prompt + new - 1} slots."
+    parts.append(f'<text x="{left}" y="{y + 30}" font-weight="bold">{last}</text>')
+    return "\n".join([*parts, "</svg>"])
 
 
 def main(argv: list[str]) -> int:

@@ -26,6 +26,8 @@ from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
+from commands.environment import needs
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "lessons").glob("s*.md"))]
 LONGEST_EXCERPT = 15  # lines: more than that is read in the file
@@ -89,11 +91,14 @@ def first_check(lesson: str) -> None:
 
 @lru_cache
 def output(script: str, *args: str) -> str:
-    """Standard output of a script of the repository under `python -S` in an empty folder, without anything inherited."""
+    """Standard output of a script of the repository under `python -S` in an empty folder, without anything inherited.
+
+    A lesson that needs a package gets `-s` in place of `-S`.
+    """
     env = {key: os.environ[key] for key in ("PATH", "SYSTEMROOT") if key in os.environ}
     env |= {"PYTHONIOENCODING": "utf-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as empty:
-        command = [sys.executable, "-S", str(ROOT / script), *args]
+        command = [sys.executable, "-s" if needs(Path(script).stem) else "-S", str(ROOT / script), *args]
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, cwd=empty)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -11,7 +11,10 @@ from typing import Any
 from kit import exercise
 
 ROOT = Path(__file__).resolve().parents[2]
-ORDER = ("s03_step_cost", "s05_paged_blocks", "s08_static_batching", "s09_continuous_batching", "s10_scheduler")
+ORDER = (
+    *("s01_decode_loop", "s02_kv_cache", "s03_step_cost", "s05_paged_blocks"),
+    *("s08_static_batching", "s09_continuous_batching", "s10_scheduler"),
+)
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
 

@@ -22,6 +22,8 @@ from kit.report import dump_json, no_nan
 
 MYSTERIES = ("A", "B", "C")
 ABOUT = {
+    "s01_decode_loop": "The decode loop: from scores to a token, again and again, until a story is told.",
+    "s02_kv_cache": "The KV cache: the same story, each token computed once.",
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
@@ -43,13 +45,30 @@ class _Parser(argparse.ArgumentParser):
 def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
-    Always there: trace, config (a dict, empty without a file), json, solutions. In s10 also: budget, blocks, policy,
-    mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
+    Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
+    whether one of them was given. In the others: trace, config (a dict, empty without a file). In s10 also: budget, blocks,
+    policy, mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
-    add("--trace", metavar="FILE", type=_file("trace"), help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens")
+    text = lesson < "s03"  # a lesson that tells a story, and serves nobody
+    if text:
+        _text_options(parser)
+    else:
+        add(
+            "--trace",
+            metavar="FILE",
+            type=_file("trace"),
+            help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens",
+        )
+        add(
+            "--config",
+            metavar="FILE",
+            type=_file("config", _json_object),
+            default={},
+            help="more settings, a JSON object with the keys of kit.config",
+        )
     if lesson >= "s10":
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
@@ -61,13 +80,6 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             help="run a scheduler with a hidden fault",
         )
         add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
-    add(
-        "--config",
-        metavar="FILE",
-        type=_file("config", _json_object),
-        default={},
-        help="more settings, a JSON object with the keys of kit.config",
-    )
     add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
@@ -75,6 +87,9 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         known = [option for action in parser._actions for option in action.option_strings]
         near = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
         parser.error(f"unknown option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
+    if text:
+        args.own = any(getattr(args, name) != parser.get_default(name) for name in TEXT_OPTIONS)
+        args.config = {}
     if lesson < "s10":
         args.budget = args.blocks = args.policy = args.mystery = args.replay = None
     args.lesson = lesson
@@ -91,6 +106,41 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if line := exercise.summary(lesson):
         print(line, file=sys.stderr)
     return args
+
+
+TEXT_OPTIONS = ("prompt", "temperature", "top_k", "top_p", "seed", "max_tokens", "stop")
+
+
+def _text_options(parser: argparse.ArgumentParser) -> None:
+    """What s01 and s02 let one choose about a story. The values are checked where they are used."""
+    add = parser.add_argument
+    add("--prompt", metavar="TEXT", help="begin the story with this")
+    add("--temperature", metavar="T", type=_number("temperature"), default=0.0, help="0 is greedy")
+    add("--top-k", metavar="K", type=_count("top-k"), default=0, help="draw from the K most probable tokens only")
+    add("--top-p", metavar="P", type=_number("top-p"), default=1.0, help="draw from the fewest tokens that have P together")
+    add("--seed", metavar="N", type=_whole("seed"), default=0, help="of the random numbers")
+    add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of the answer")
+    add("--stop", metavar="TEXT", action="append", default=[], help="end before this text; may be repeated")
+
+
+def _number(option: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a number") from None
+
+    return number
+
+
+def _whole(option: str) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
+
+    return whole
 
 
 def config_from(args: argparse.Namespace, **defaults: Any) -> Config:

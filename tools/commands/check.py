@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.common import ROOT, Exercise, Problem, exercises, fingerprint, lesson_argument, paint, remember, section
-from commands.environment import python_for
+from commands.environment import needs, python_for
 
 
 def main(args: list[str]) -> int:
@@ -32,7 +32,7 @@ def check(lesson: str, options: list[str]) -> int:
         raise Problem(f"{lesson} has no exercises: later lessons use it as it is (python3 course.py run {lesson[:3]})")
     if not (ROOT / test_file).exists():
         raise Problem(f"{test_file} is missing: git checkout {test_file} brings it back")
-    result = run_pytest(python_for("requirements-test.txt"), [test_file, *options])
+    result = run_pytest(python_for("requirements-test.txt", *needs(lesson)), [test_file, *options])
     if not options:
         numbers = {"passed": result["passed"], "failed": len(result["failed"])}
         total = result["passed"] + len(result["failed"]) + len(result["todo"]) + result["not_run"]

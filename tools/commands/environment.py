@@ -16,23 +16,51 @@ from commands.common import ROOT, Problem
 
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+NUMPY = "requirements-numpy.txt"
+NEEDS = {"s01": NUMPY, "s02": NUMPY, "s04": NUMPY, "s06": NUMPY}  # what a lesson needs beyond the standard library
 NO_NETWORK = re.compile(r"connection|resolution|resolve|unreachable|timed out|no matching distribution", re.I)
 
 
-def python_for(requirements: str) -> str:
-    """The path of a Python that has what a requirements file asks for. Problem, in plain words, if there is no way."""
-    wanted = list(requirement_lines(ROOT / requirements))
-    if all(installed(line) for line in wanted):
+def needs(lesson: str) -> list[str]:
+    """The requirements files of a lesson ("s01_decode_loop"): none where the standard library is enough."""
+    return [NEEDS[lesson[:3]]] if lesson[:3] in NEEDS else []
+
+
+def ready_python(lesson: str) -> str:
+    """The path of a Python that can run a lesson now: this one, or .venv's. Installs nothing; Problem says what is missing."""
+    for requirements in needs(lesson):
+        if all(installed(line) for line in requirement_lines(ROOT / requirements)):
+            continue
+        if not (VENV_PYTHON.exists() and (VENV / f"{requirements}.installed").exists()):
+            what = ", ".join(requirement_lines(ROOT / requirements))
+            raise Problem(
+                f"{lesson} needs {what}, which this Python lacks: python3 course.py check {lesson[:3]} installs it into .venv, "
+                "where `run` finds it too"
+            )
+        return str(VENV_PYTHON)
+    return sys.executable
+
+
+def python_for(*files: str) -> str:
+    """The path of a Python that has what requirements files ask for. Problem, in plain words, if there is no way."""
+    if all(installed(line) for file in files for line in requirement_lines(ROOT / file)):
         return sys.executable
+    for file in files:
+        bring(file)
+    return str(VENV_PYTHON)
+
+
+def bring(requirements: str) -> None:
+    """See to it that .venv has what a requirements file asks for."""
+    wanted = list(requirement_lines(ROOT / requirements))
     stamp = VENV / f"{requirements}.installed"  # what was asked for when .venv got it
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
     if VENV_PYTHON.exists() and stamp.exists() and stamp.read_text() == digest:
-        return str(VENV_PYTHON)
+        return
     if not VENV_PYTHON.exists():
         make_venv()
     pip_install(requirements)
     stamp.write_text(digest)
-    return str(VENV_PYTHON)
 
 
 def requirement_lines(path: Path) -> Iterator[str]:

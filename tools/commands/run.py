@@ -1,12 +1,11 @@
 """python3 course.py run LESSON [options of the lesson]
 
-Runs code/<lesson>.py with this Python and installs nothing. What you have not written is borrowed from solutions/."""
+Runs code/<lesson>.py with this Python, or with that of .venv where the lesson needs a package, and installs nothing. What you have not written is borrowed from solutions/."""
 
 from __future__ import annotations
 
-import sys
-
 from commands.common import ROOT, hand_over, lesson_argument
+from commands.environment import ready_python
 
 
 def main(args: list[str]) -> int:
@@ -14,4 +13,4 @@ def main(args: list[str]) -> int:
         print(__doc__)
         return 0
     lesson = lesson_argument(args, "run")
-    return hand_over([sys.executable, str(ROOT / "code" / f"{lesson}.py"), *args[1:]])
+    return hand_over([ready_python(lesson), str(ROOT / "code" / f"{lesson}.py"), *args[1:]])
