@@ -21,9 +21,11 @@ from kit.replay import translate
 from kit.report import dump_json, no_nan
 
 MYSTERIES = ("A", "B", "C")
+MODELS = ("tiny",)
 ABOUT = {
     "s01_decode_loop": "The decode loop: from scores to a token, again and again, until a story is told.",
     "s02_kv_cache": "The KV cache: the same story, each token computed once.",
+    "s06_paged_attention": "Paged attention: keys and values in blocks, a mixed batch in one pass, the model behind the engine.",
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
@@ -46,16 +48,17 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In the others: trace, config (a dict, empty without a file). In s10 also: budget, blocks,
+    whether one of them was given. From s08 on: trace, config (a dict, empty without a file), model. In s10 also: budget, blocks,
     policy, mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
     text = lesson < "s03"  # a lesson that tells a story, and serves nobody
+    serving = lesson >= "s08"
     if text:
         _text_options(parser)
-    else:
+    elif serving:
         add(
             "--trace",
             metavar="FILE",
@@ -80,6 +83,13 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             help="run a scheduler with a hidden fault",
         )
         add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
+    if serving:
+        add(
+            "--model",
+            metavar="tiny",
+            type=_one_of("model", MODELS),
+            help="tell real stories, with s06's model; needs NumPy",
+        )
     add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
@@ -89,7 +99,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"unknown option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     if text:
         args.own = any(getattr(args, name) != parser.get_default(name) for name in TEXT_OPTIONS)
-        args.config = {}
+    if not serving:
+        args.trace, args.config, args.model = None, {}, None
     if lesson < "s10":
         args.budget = args.blocks = args.policy = args.mystery = args.replay = None
     args.lesson = lesson
@@ -97,6 +108,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         for name in ("trace", "json", "budget", "blocks", "policy", "config"):
             if getattr(args, name) not in (None, {}):
                 parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
+    if args.model is not None:
+        for name in ("trace", "mystery", "replay"):
+            if getattr(args, name) is not None:
+                parser.error(f"--model tells stories of its own: leave out --{name}")
     if args.config:
         try:
             args.config = translate(args.config, lesson[:3])

@@ -298,8 +298,8 @@ class TinyLM:
         """
         tokens = [token for _, new in batch for token in new]
         positions = [cache.length + i for cache, new in batch for i in range(len(new))]
-        ends: list[int] = []  # index of each request's last token
-        spans: list[tuple[KVCache, int, int]] = []  # its cache, its first token, one behind its last
+        spans: list[tuple[KVCache, int, int]] = []  # of each request: its cache, its first token, one behind its last
+        first = 0
         for cache, new in batch:
             if not len(new):
                 raise BadTokens(f"request {len(spans)} of the batch has no token to compute: leave it out")
@@ -307,9 +307,8 @@ class TinyLM:
                 raise CacheOverrun(
                     f"{len(new)} more tokens do not fit: the KV cache holds {cache.length} of at most {cache.capacity}"
                 )
-            first = ends[-1] + 1 if ends else 0
             spans.append((cache, first, first + len(new)))
-            ends.append(first + len(new) - 1)
+            first += len(new)
         if len({id(cache) for cache, _, _ in spans}) < len(spans):
             raise BadTokens("two requests of a batch share a KV cache: join their tokens")
 
@@ -321,7 +320,7 @@ class TinyLM:
                 out[first:end] = attend(q[first:end], cache.k[layer, :stop], cache.v[layer, :stop], start)
             return out
 
-        logits = self.forward(tokens, positions, attention, None if every else ends)
+        logits = self.forward(tokens, positions, attention, None if every else [end - 1 for _, _, end in spans])
         for cache, first, end in spans:
             cache.length += end - first
         return logits
