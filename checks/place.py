@@ -63,7 +63,7 @@ def copy_course(into: Path) -> Path:
         if (ROOT / folder).is_dir():
             ignore = shutil.ignore_patterns("__pycache__", ".*")
             shutil.copytree(ROOT / folder, into / folder, ignore=ignore)
-    for name in ("pyproject.toml", "course.py"):
+    for name in ("pyproject.toml", "course.py", *(path.name for path in ROOT.glob("requirements*.txt"))):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, into / name)
     done = python("tools/cut.py", "--force", cwd=into)

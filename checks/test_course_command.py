@@ -153,7 +153,8 @@ def test_check_on_a_fresh_cut_ends_in_todo_and_the_next_thing_to_do(clone, lesso
     assert f"next: write {first} at code/{lesson}.py:" in text
     assert f"read   {common.section(lesson, first)}" in text
     assert f"course.py hint {lesson[:3]} 1" in text
-    assert "lent from solutions/: " in text
+    builds_on = re.search(r"^from s\d\d_", (clone / "solutions" / f"{lesson}.py").read_text("utf-8"), re.M)
+    assert ("lent from solutions/: " in text) == bool(builds_on)
 
 
 def test_check_turns_green_with_the_answers_and_status_knows(clone):

@@ -453,9 +453,12 @@ class TestComplete:
         expect("38 of 40 tokens are prompt", "new tokens", len(answer.tokens), 2, cause, ENDS)
 
     def test_the_same_seed_tells_the_same_story(self):
-        model = TinyLM.load()
+        class Even(Script):
+            def logits(self, tokens):
+                return np.zeros((len(tokens), 27), "float32")
+
         settings = {"max_tokens": 6, "sampling": Sampling(1.5)}
-        texts = [complete(model, "Once", seed=seed, **settings).text for seed in (3, 3, 4, 5, 6)]
+        texts = [complete(Even(1, []), "a", seed=seed, **settings).text for seed in (3, 3, 4, 5, 6)]
         cause = "one random number a token, all from the Random that it was given"
         expect("seed 3 twice", "the second text", texts[1], texts[0], cause, DRAW)
         expect("seeds 3 to 6", "different texts", len(set(texts)) > 1, True, "use `rng`, not a constant", DRAW)

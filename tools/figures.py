@@ -49,7 +49,8 @@ def when_stored(prompt: int, new: int) -> str:
     ]
     for token in range(prompt + new):
         x = left + token * wide + wide / 2 - 3
-        parts.append(f'<text x="{x:g}" y="46" text-anchor="middle" fill="#666">slot {token}</text>')
+        slot = f"slot {token}" if token < prompt + new - 1 else "no slot"
+        parts.append(f'<text x="{x:g}" y="46" text-anchor="middle" fill="#666">{slot}</text>')
     for number in range(1, new + 1):
         y, stored = top + (number - 1) * high, prompt + number - 1
         fed = prompt if number == 1 else 1

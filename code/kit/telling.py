@@ -155,8 +155,8 @@ def _decode_loop(
             shown = looking.feed(piece)
             rows.append((repr(piece), repr(shown), repr(looking.held), "stop" if looking.stopped else ""))
         print(table(("token", "shown", "held back", ""), rows) + "\n")
-    print("The story again, with the stop string ' who lived in'; a dot where a token came and nothing was shown:\n")
-    _show_holding(model, story.tokens, watch([" who lived in"]))
+    print("The story again, with the stop string ' who lived'; a dot where a token came and nothing was shown:\n")
+    _show_holding(model, story.tokens, watch([" who lived"]))
 
     heading("5. What it costs")
     new = len(story.tokens)

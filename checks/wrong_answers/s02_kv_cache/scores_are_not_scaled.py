@@ -5,7 +5,7 @@ MESSAGE = "sqrt(head_dim)"
 
 
 def attend(q, k, v):
-    n, heads, size = q.shape
+    n, heads, _ = q.shape
     m, kv_heads, _ = k.shape
     k, v = np.repeat(k, heads // kv_heads, axis=1), np.repeat(v, heads // kv_heads, axis=1)
     scores = np.einsum("nhd,mhd->hnm", q, k)

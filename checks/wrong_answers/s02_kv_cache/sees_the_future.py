@@ -5,8 +5,8 @@ MESSAGE = "token i sees 0"
 
 
 def attend(q, k, v):
-    n, heads, size = q.shape
-    m, kv_heads, _ = k.shape
+    _, heads, size = q.shape
+    _, kv_heads, _ = k.shape
     k, v = np.repeat(k, heads // kv_heads, axis=1), np.repeat(v, heads // kv_heads, axis=1)
     scores = np.einsum("nhd,mhd->hnm", q, k) / math.sqrt(size)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
