@@ -25,7 +25,7 @@ FLAT = "s06_paged_attention/One flat list"
 OWN = "s06_paged_attention/Each request its own keys"
 ENGINE = "s06_paged_attention/Behind the engine"
 SMALL = ModelConfig(50, 8, 16, 2, 4, 2, 2, 64, 1e-5, 1e4, 1, 0)  # 2 layers, 2 key/value heads of size 2
-PROMPTS = ("Once upon a time", "Long ago, a shy", "Once upon a time there was a young squirrel")
+PROMPTS = ("Once upon a time", "Long ago, a little", "Once upon a time there was a young squirrel")
 NEW = 8
 
 

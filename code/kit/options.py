@@ -48,7 +48,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. From s08 on: trace, config (a dict, empty without a file), model. In s10 also: budget, blocks,
+    whether one of them was given. In s06: prompt, max_tokens, block_size. From s08 on: trace, config (a dict, empty without a file), model. In s10 also: budget, blocks,
     policy, mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
@@ -58,6 +58,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     serving = lesson >= "s08"
     if text:
         _text_options(parser)
+    elif lesson.startswith("s06"):
+        add("--prompt", metavar="TEXT", help="tell one story that begins with this")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of its answer")
+        add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
     elif serving:
         add(
             "--trace",

@@ -14,6 +14,7 @@ from typing import Any
 
 from kit import options
 from kit.config import Config
+from kit.errors import BadRequest
 from kit.report import table
 from kit.request import Request
 from kit.tinylm import TinyLM, np
@@ -21,11 +22,11 @@ from kit.tinylm import TinyLM, np
 DTYPE = "float64"  # two ways to compute the same scores differ by 1e-13 there: no token hangs on rounding
 PROMPTS = (
     "Once upon a time",
-    "Long ago, a shy",
+    "Long ago, a little",
     "Once upon a time there was a young squirrel",
     "There was once a",
     "Long ago, a clever",
-    "There was once a brave fox named",
+    "There was once a curious fox named",
 )
 NEW = 60  # tokens of an answer, at most
 
@@ -138,7 +139,10 @@ def paged(argv: Sequence[str] | None, runner_of: Callable, flatten: Callable, sl
 
     def script() -> int:
         args = options.parse("s06_paged_attention", argv)
-        return _paged(args, TinyLM.load(dtype=DTYPE), runner_of, flatten, slot_mapping)
+        model = TinyLM.load(dtype=DTYPE)
+        if args.prompt is not None:
+            return _own_story(args, model, runner_of)
+        return _paged(args, model, runner_of, flatten, slot_mapping)
 
     return options.run(script)
 
@@ -185,6 +189,22 @@ class Bench:
 
 def heading(text: str) -> None:
     print(f"\n{text}\n{'=' * len(text)}")
+
+
+def _own_story(args: argparse.Namespace, model: TinyLM, runner_of: Callable) -> int:
+    """One story from a shuffled pool, with the user's own prompt and block size."""
+    prompt, limit = model.encode(args.prompt), model.config.max_model_len
+    if len(prompt) >= limit:
+        raise BadRequest(f"the prompt has {len(prompt)} tokens, the model takes {limit}: nothing is left for an answer")
+    request = Request("A", prompt, min(args.max_tokens, limit - len(prompt)))
+    bench = Bench(model, runner_of, -(-limit // args.block_size) + 3, args.block_size)
+    bench.to_end(request)
+    print(textwrap.fill(model.decode([*prompt, *request.output]), 100, initial_indent="  ", subsequent_indent="  "))
+    same = request.output == alone(model, prompt, request.max_tokens)
+    print(f"\n{len(request.output)} tokens, {'the same' if same else 'NOT the same'} as from one contiguous cache; "
+          f"{request.num_computed_tokens} stored in {len(request.blocks)} blocks of {args.block_size}: {request.blocks}")  # fmt: skip
+    options.json_out(args, {"tokens": request.output, "blocks": request.blocks, "same": same})
+    return 0
 
 
 def _paged(args: argparse.Namespace, model: TinyLM, runner_of: Callable, flatten: Callable, slot_mapping: Callable) -> int:
