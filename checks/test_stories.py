@@ -74,6 +74,9 @@ def test_what_can_never_run_is_said_beside_the_stories(tmp_path):
 def test_without_numpy_the_model_says_what_to_install(tmp_path, lesson):
     done, _ = told(tmp_path, lesson, bare=True)
     assert done.returncode == 2 and done.stderr == "TinyLM needs NumPy: pip install numpy\n"
+    done = run(sys.executable, "-S", ROOT / "course.py", "run", lesson[:3], "--model", "tiny", cwd=tmp_path)
+    if not (ROOT / ".venv").exists():
+        assert done.returncode == 2 and "course.py check s06 installs it" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
