@@ -111,7 +111,7 @@ def test_help_has_one_line_for_each_option(lesson):
     assert done.returncode == 0
     listed = [line for line in done.stdout.split("options:")[1].splitlines() if line.strip()]
     assert all(line.startswith("  -") for line in listed), "an option's help takes more than one line"
-    assert len(listed) == (10 if lesson == "s10_scheduler" else 5)
+    assert len(listed) == (11 if lesson == "s10_scheduler" else 6)
 
 
 def config(tmp_path, **values):

@@ -93,12 +93,17 @@ def first_check(lesson: str) -> None:
 def output(script: str, *args: str) -> str:
     """Standard output of a script of the repository under `python -S` in an empty folder, without anything inherited.
 
-    A lesson that needs a package gets `-s` in place of `-S`.
+    A lesson that needs a package gets `-s` in place of `-S`, and so does one that is asked for a model.
     """
     env = {key: os.environ[key] for key in ("PATH", "SYSTEMROOT") if key in os.environ}
     env |= {"PYTHONIOENCODING": "utf-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "100"}
     with tempfile.TemporaryDirectory() as empty:
-        command = [sys.executable, "-s" if needs(Path(script).stem) else "-S", str(ROOT / script), *args]
+        command = [
+            sys.executable,
+            "-s" if needs(Path(script).stem) or "--model" in args else "-S",
+            str(ROOT / script),
+            *args,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, cwd=empty)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

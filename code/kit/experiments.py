@@ -74,6 +74,8 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
     from s03_step_cost import A100_LLAMA3_8B
 
     slots = options.config_from(args, max_num_seqs=EIGHT_SLOTS).max_num_seqs
+    if args.model:
+        return _stories(args, batcher, engine)
     if args.trace:
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
@@ -147,6 +149,8 @@ def continuous(argv: Sequence[str] | None, batcher: Any, static_batcher: Any, en
 
 def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, engine: Any, bound: Callable) -> int:
     slots = options.config_from(args, max_num_seqs=EIGHT_SLOTS).max_num_seqs
+    if args.model:
+        return _stories(args, batcher, engine)
     if args.trace:
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
@@ -229,3 +233,10 @@ def _trace(args: argparse.Namespace, batcher: Any, engine: Any) -> int:
                   report.ttft_ms(99), report.itl_ms(99), report.duration_s)]))  # fmt: skip
     options.json_out(args, report.to_json())
     return 0
+
+
+def _stories(args: argparse.Namespace, batcher: Any, engine: Any) -> int:
+    """Real text through a batcher."""
+    from kit import stories
+
+    return stories.tell(args, lambda config: batcher(config.max_num_seqs), engine)

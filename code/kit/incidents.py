@@ -39,6 +39,10 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
         from kit import replay
 
         return replay.replay_file(args.replay, scheduler, LESSON)
+    if args.model:
+        from kit import stories
+
+        return stories.tell(args, scheduler, engine)
     if args.trace:
         result = _trace(args, scheduler, engine)
     elif any((args.budget, args.blocks, args.policy, args.config)) or args.mystery:

@@ -21,12 +21,15 @@ from kit.replay import translate
 from kit.report import dump_json, no_nan
 
 MYSTERIES = ("A", "B", "C")
+MODELS = ("tiny",)
+STORIES = ("s01", "s02", "s06")  # lessons that tell stories, and read no trace
 ABOUT = {
     "s01_decode_loop": "The decode loop: from scores to a token, again and again, until a story is told.",
     "s02_kv_cache": "The KV cache: the same story, each token computed once.",
     "s03_step_cost": "The price of a step: roofline, a published profile, its knee and its stairs.",
     "s04_kv_memory": "KV memory in contiguous pieces: reservations, first fit, and what fragmentation leaves.",
     "s05_paged_blocks": "Paged blocks: a pool of equal KV blocks, and a table from position to place.",
+    "s06_paged_attention": "Paged attention: keys and values in blocks, a mixed batch in one pass, the model behind the engine.",
     "s07_prefix_cache": "The prefix cache: blocks that are shared, remembered, and evicted in order.",
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
@@ -50,22 +53,29 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In the others: trace, config (a dict, empty without a file). In s10 also: budget, blocks,
-    policy, mystery, replay; None unless given. Says on stderr which exercises are the learner's and which are borrowed.
+    whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
+    config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay. What a lesson does
+    not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
     text = lesson < "s03"  # a lesson that tells a story, and serves nobody
+    serving = lesson >= "s08"
     if text:
         _text_options(parser)
-    else:
+    elif lesson.startswith("s06"):
+        add("--prompt", metavar="TEXT", help="tell one story that begins with this")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of its answer")
+        add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+    if lesson[:3] not in STORIES:
         add(
             "--trace",
             metavar="FILE",
             type=_file("trace"),
             help="run a CSV trace: TIMESTAMP, ContextTokens, GeneratedTokens",
         )
+    if serving:
         add(
             "--config",
             metavar="FILE",
@@ -84,6 +94,13 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             help="run a scheduler with a hidden fault",
         )
         add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
+    if serving:
+        add(
+            "--model",
+            metavar="tiny",
+            type=_one_of("model", MODELS),
+            help="tell real stories, with s06's model; needs NumPy",
+        )
     add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
@@ -93,14 +110,18 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"unknown option {unknown[0]}" + (f"; did you mean {near[0]}?" if near else ""))
     if text:
         args.own = any(getattr(args, name) != parser.get_default(name) for name in TEXT_OPTIONS)
-        args.config = {}
-    if lesson < "s10":
-        args.budget = args.blocks = args.policy = args.mystery = args.replay = None
+    for name in ("trace", "model", "budget", "blocks", "policy", "mystery", "replay"):
+        vars(args).setdefault(name, None)
+    vars(args).setdefault("config", {})
     args.lesson = lesson
     if args.replay is not None:
         for name in ("trace", "json", "budget", "blocks", "policy", "config"):
             if getattr(args, name) not in (None, {}):
                 parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
+    if args.model is not None:
+        for name in ("trace", "mystery", "replay"):
+            if getattr(args, name) is not None:
+                parser.error(f"--model tells stories of its own: leave out --{name}")
     if args.config:
         try:
             args.config = translate(args.config, lesson[:3])

@@ -17,7 +17,7 @@ from commands.common import ROOT, Problem
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 NUMPY = "requirements-numpy.txt"
-NEEDS = {"s01": NUMPY, "s02": NUMPY, "s04": NUMPY, "s06": NUMPY}  # what a lesson needs beyond the standard library
+NEEDS = {"s01": NUMPY, "s02": NUMPY, "s06": NUMPY}  # what a lesson needs beyond the standard library
 NO_NETWORK = re.compile(r"connection|resolution|resolve|unreachable|timed out|no matching distribution", re.I)
 
 

@@ -13,4 +13,7 @@ def main(args: list[str]) -> int:
         print(__doc__)
         return 0
     lesson = lesson_argument(args, "run")
-    return hand_over([ready_python(lesson), str(ROOT / "code" / f"{lesson}.py"), *args[1:]])
+    model = any(arg.partition("=")[0] == "--model" for arg in args)  # its runner is s06's, and needs what s06 needs
+    return hand_over(
+        [ready_python("s06_paged_attention" if model else lesson), str(ROOT / "code" / f"{lesson}.py"), *args[1:]]
+    )
