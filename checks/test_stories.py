@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -53,16 +54,21 @@ def test_every_schedule_tells_the_same_stories(tmp_path, alone, schedule):
         assert sum(int(row[5]) for row in rows) > 0, "a tight pool evicts nobody: this check checks nothing"
 
 
-def test_a_wrong_story_is_named(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("schedule", "wrong"),
+    {"s08": "", "s09": "r4 r5", **{f"s10, {policy}, 20 blocks": "r1 r3 r4 r5" for policy in ("fcfs", "shortest", "priority")},
+     "s10, fcfs, 400 blocks": "r4 r5"}.items(),
+)  # fmt: skip
+def test_wrong_stories_are_named(monkeypatch, capsys, schedule, wrong):
+    """What s06's "Break it" says: blocks read in ascending order."""
     import s06_paged_attention as s06
-    from kit import stories
-    from s10_scheduler import main
 
     gather = s06.gather
     monkeypatch.setattr(s06, "gather", lambda cache, blocks, n: gather(cache, sorted(blocks), n))
-    assert main(["--model", "tiny", "--solutions"]) == 0
-    assert "NOT the same" in capsys.readouterr().out
-    assert len(stories.PROMPTS) == 6
+    lesson, *args = SCHEDULES[schedule]
+    assert importlib.import_module(lesson).main(["--model", "tiny", "--solutions", *args]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("NOT the same")]
+    assert " ".join(rows) == wrong
 
 
 def test_what_can_never_run_is_said_beside_the_stories(tmp_path):

@@ -7,7 +7,7 @@ of such pieces holds; `main`.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class Shares(NamedTuple):
 def reserve(policy: str, prompt: int, output: int, max_len: int) -> int:
     """Slots that a request is given when it starts. Roughly 7 lines.
 
-    prompt, output: its tokens; the output's length is used by the policies that are told it. max_len: the model's context.
+    prompt, output: its tokens, output at least 1; the output's length is used by the policies that are told it. max_len: the model's context.
 
     "max": `max_len`, for any answer might become that long.
     "pow2": the prompt and the smallest power of two that holds the output, but never more than `max_len`.
@@ -136,7 +136,7 @@ class Buddy:
 
 
 @exercise
-def shares(running: Iterable[Reservation], num_slots: int) -> Shares:
+def shares(running: Sequence[Reservation], num_slots: int) -> Shares:
     """What a memory of `num_slots` holds while these requests run. Roughly 6 lines.
 
     1. tokens: the prompts, and what has been made so far.

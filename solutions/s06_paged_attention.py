@@ -151,6 +151,7 @@ class PagedRunner:
         3. `self.model.forward(tokens, positions, attention, rows)` computes all tokens in one pass and returns the scores of the
            `rows` that you ask for. attention: `partial(self.attention, flat)`.
         4. The new token of a row is the most probable one, the smallest id among equals: `int(row.argmax())`.
+           Return it only; the engine appends it.
         5. The time: `self.cost.step_ns(tokens in the step, sum of seq_lens)`.
         """
         flat = flatten(batch, self.block_size)

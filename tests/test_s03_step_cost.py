@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.errors import CourseError
 from s03_step_cost import (
     A100,
     A100_LLAMA2_7B,
@@ -42,15 +44,39 @@ def close(value: float) -> float:
     return float(f"{value:.9g}")
 
 
+def show(step) -> str:
+    """A step as a message shows it: equal chunks in a row are written once."""
+    groups = [(len(list(same)), chunk) for chunk, same in groupby(step)]
+    return ", ".join(f"{n} × {chunk}" if n > 1 else str(chunk) for n, chunk in groups) or "an empty step"
+
+
+def refusal(function, *args):
+    """What a call ends in: the name of its error, or `no error`."""
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error).__name__
+    return "no error"
+
+
 class TestFlops:
     """Exercise 1: flops(model, step)."""
 
     def check(self, model, step, want, cause):
-        expect(f"{model.name}, {model.weights:,} weights, {step}", "flops()", flops(model, step), want, cause, MOVES)
+        expect(f"{model.name}, {model.weights:,} weights, {show(step)}", "flops()", flops(model, step), want, cause, MOVES)
 
     def test_a_weight_is_one_multiplication_and_one_addition(self):
-        # 84 weights: 168, and the token attends to itself alone: 4 * 1 layer * 2 heads * 2 = 16
-        self.check(TINY, [Chunk(1)], 168 + 16, "a weight costs a multiplication *and* an addition: 2 * weights a token")
+        bare = replace(TINY, name="no heads, no attention", heads=0)  # 2 * 4 * 2 * (0 + 1) + 3 * 4 * 3 = 52 weights
+        self.check(bare, [Chunk(1)], 104, "a weight costs a multiplication *and* an addition: 2 * weights a token")
+
+    def test_a_token_attends_to_itself(self):
+        # 84 weights: 168, and one pair of 4 * 1 layer * 2 heads * 2 = 16
+        self.check(TINY, [Chunk(1)], 168 + 16, "with nothing stored a token still attends to itself: 1 pair")
+
+    def test_it_is_a_whole_number(self):
+        got = flops(TINY, [Chunk(2, 5)])
+        cause = "new * (new + 1) is always even: `// 2` keeps the count of pairs whole, `/ 2` makes a float"
+        expect("two new tokens behind five", "flops() returned", type(got).__name__, "int", cause, MOVES)
 
     def test_a_decode_attends_to_all_that_is_stored(self):
         cause = "one new token meets 9 stored ones and itself: 10 pairs of 4 * layers * heads * head_dim each"
@@ -88,7 +114,7 @@ class TestTraffic:
     """Exercise 2: traffic(model, step)."""
 
     def check(self, model, step, want, cause):
-        where = f"{model.name}, {model.weights:,} weights, {model.kv_bytes:,} bytes of KV a token, {step}"
+        where = f"{model.name}, {model.weights:,} weights, {model.kv_bytes:,} bytes of KV a token, {show(step)}"
         expect(where, "traffic()", traffic(model, step), want, cause, MOVES)
 
     def test_weights_have_two_bytes_each(self):
@@ -117,7 +143,7 @@ class TestTraffic:
     def test_two_steps_in_one_save_one_reading_of_the_weights(self, one, other):
         got = traffic(TINY, one) + traffic(TINY, other) - traffic(TINY, [*one, *other])
         cause = "together they read the weights once, apart twice; the KV is the same"
-        expect(f"{one} and {other}", "bytes saved by sharing a step", got, 168, cause, MOVES)
+        expect(f"{show(one)} and {show(other)}", "bytes saved by sharing a step", got, 168, cause, MOVES)
 
 
 class TestRoofline:
@@ -227,9 +253,13 @@ class TestFit:
                 expect(cost.label, "fit() has", text, want, "return the one with the smallest error, not the last", LINE)
 
     def test_too_few_points_are_refused(self):
-        with pytest.raises(CourseError, match="2 points"):
-            fit([(1, 10.0), (100, 12.0)])
-        assert fit([(1, 10.0), (100, 12.0), (200, 22.0)]).floor_ms == 10.0
+        got = refusal(fit, [(1, 10.0), (100, 12.0)])
+        cause = (
+            "a floor takes one point and a line two: check the number of points first, and raise CourseError below three"
+        )
+        expect("a profile of 2 points", "fit() ended in", got, "CourseError", cause, LINE)
+        three = [(1, 10.0), (100, 12.0), (200, 22.0)]
+        expect(f"profile {three}", "fit() ended in", refusal(fit, three), "no error", "three points are enough", LINE)
 
     @given(st.floats(5, 20), st.floats(0.1, 0.9), st.floats(0.01, 0.1), st.integers(2, 4))
     def test_a_profile_made_by_a_fit_is_fitted_without_error(self, floor, share, slope, flat):
@@ -246,6 +276,8 @@ class TestTwice:
     """Exercise 6: twice(cost, context)."""
 
     LINEAR = CostModel("GPU", "model", ((1, 10.0), (101, 20.0)), 0.0, 0.0)  # 0.1 ms a token
+    # 1 us for each stored token, and so small a slope beside it that every loop comes to an end
+    ATTENTION = CostModel("GPU", "model", ((1, 10.0), (10_001, 20.0)), 0.0, 1000.0)
 
     def check(self, cost, context, want, cause):
         where = f"{cost.label}, {context:,} tokens stored for each"
@@ -257,14 +289,15 @@ class TestTwice:
         )
 
     def test_attention_counts_too(self):
-        cost = CostModel("GPU", "model", ((1, 10.0), (101, 10.0)), 0.0, 1000.0)  # flat, but 1 us for each stored token
-        cause = "a batch of n holds n * context tokens: 10 + n ms reach 22 ms at n = 12"
-        self.check(cost, 1000, 12, cause)
+        cause = (
+            "a batch of n holds n * context tokens, so it takes about 10 + n ms; "
+            "22 ms is twice the 11 ms of one with its context, and n = 12 is the first to reach it"
+        )
+        self.check(self.ATTENTION, 1000, 12, cause)
 
     def test_the_one_has_its_context_too(self):
-        cost = CostModel("GPU", "model", ((1, 10.0), (101, 10.0)), 0.0, 1000.0)
         cause = "the step of one reads 5,000 stored tokens as well: 15 ms, so the double is 30 ms, not 20"
-        self.check(cost, 5000, 4, cause)
+        self.check(self.ATTENTION, 5000, 4, cause)
 
     @pytest.mark.parametrize(("context", "want"), [(0, 257), (500, 150), (2000, 59), (8000, 18)])
     def test_an_a100_with_llama_3_8b(self, context, want):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.errors import BadConfig, BlockError
 from s04_kv_memory import Buddy, FirstFit, Reservation, reserve, shares
 from support import expect
 
@@ -17,6 +16,15 @@ SHARES = "s04_kv_memory/Four kinds of slots"
 def show(memory: FirstFit) -> str:
     """The holes as a message shows them: `4-5 9-11`, first to last slot."""
     return " ".join(f"{start}-{start + length - 1}" for start, length in memory.holes) or "none"
+
+
+def refusal(function, *args):
+    """What a call ends in: the name of its error, or `no error`."""
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error).__name__
+    return "no error"
 
 
 class TestReserve:
@@ -46,15 +54,16 @@ class TestReserve:
 
     def test_what_is_longer_than_the_context_is_refused(self):
         for policy in ("max", "pow2", "oracle"):
-            with pytest.raises(BadConfig, match="1500"):
-                reserve(policy, 1500, 549, 2048)
-            expect(
-                f"policy {policy}", "reserve(1500, 548)", reserve(policy, 1500, 548, 2048) <= 2048, True, "it fits", SIZE
-            )
+            where, cause = f"policy {policy}, prompt 1500, max_len 2048", "1500 + 549 is one more than the context has"
+            got = refusal(reserve, policy, 1500, 549, 2048)
+            cause += ": raise BadConfig, under every policy and before the size is taken"
+            expect(where, "reserve() of an output of 549", got, "BadConfig", cause, SIZE)
+            got = refusal(reserve, policy, 1500, 548, 2048)
+            expect(where, "reserve() of an output of 548", got, "no error", "1500 + 548 is the context: it fits", SIZE)
 
     def test_an_unknown_policy_is_refused(self):
-        with pytest.raises(BadConfig, match="best"):
-            reserve("best", 10, 5, 2048)
+        cause = "a policy that is none of the three must not fall through to one of them, or to None: raise BadConfig"
+        expect("policy best", "reserve() ended in", refusal(reserve, "best", 10, 5, 2048), "BadConfig", cause, SIZE)
 
     @given(st.integers(1, 1000), st.integers(1, 1000))
     def test_what_is_given_is_enough_and_in_order(self, prompt, output):
@@ -148,7 +157,9 @@ class TestFree:
         self.check((3, 4, 5), (3,), "3-6", "4 slots from 3 on")
 
     def test_holes_stand_in_the_order_of_their_starts(self):
-        self.check((3, 1, 5, 1), (0, 4), "0-2 4-8", "first fit means the first by *start*: put the hole in its place")
+        for order in (0, 4), (4, 0):
+            cause = "first fit means the first by *start*: put the hole in its place"
+            self.check((3, 1, 5, 1), order, "0-2 4-8", cause)
 
     def test_it_joins_the_hole_behind_it(self):
         self.check((3, 4, 5), (3, 0), "0-6", "0-2 and 3-6 touch: they are one hole of 7, or a piece of 7 would find none")
@@ -166,8 +177,9 @@ class TestFree:
         memory = self.full(3, 4)
         memory.free(3)
         for start in (3, 1, 99):
-            with pytest.raises(BlockError, match=str(start)):
-                memory.free(start)
+            cause = "no piece starts there (any longer): look into `used` first, and raise BlockError"
+            where = f"pieces at 0-2 and 3-6, freed at 3, then at {start}"
+            expect(where, "free() ended in", refusal(memory.free, start), "BlockError", cause, FIT)
         expect("freed at 3, then again, and at 1 and 99", "holes", show(memory), "3-6", "a refusal changes nothing", FIT)
 
     @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 30)), max_size=40))

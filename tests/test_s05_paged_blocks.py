@@ -51,6 +51,8 @@ def raised(where: str, call: str, kind: type[Exception], cause: str, see: str, f
         got = function(*args)
     except kind as error:
         return str(error)
+    except (IndexError, TypeError) as error:
+        mismatch(where, call.replace("returned", "raised"), f"{type(error).__name__}: {error}", kind.__name__, cause, see)
     mismatch(where, call, f"{got!r}, no error", kind.__name__, cause, see)
 
 
@@ -85,7 +87,7 @@ class TestBlocksNeeded:
         expect(where, "blocks_needed()", blocks_needed(tokens, size), want, cause, ARITHMETIC)
 
     def test_no_tokens_need_no_block(self):
-        self.check(0, 16, 0, "0 tokens, 0 blocks: nothing is held before something is stored")
+        self.check(0, 16, 0, "0 tokens, 0 blocks: nothing is held before something is stored; and 16 tokens need 1")
 
     @pytest.mark.parametrize("tokens", (1, 15))
     def test_a_started_block_is_a_whole_block(self, tokens):
@@ -181,8 +183,11 @@ class TestFree:
 
     def test_an_iterator_is_walked_only_once(self):
         pool = pool_with(4, used=3)
-        pool.free(reversed([0, 1, 2]))
         cause = "`blocks` may be an iterator, empty after one walk: make a list of it first"
+        try:
+            pool.free(reversed([0, 1, 2]))
+        except TypeError as error:
+            mismatch("reversed([0, 1, 2]) comes back", "free() raised", f"TypeError: {error}", "no error", cause, POOL)
         expect("reversed([0, 1, 2]) comes back", "num_free", pool.num_free, 4, cause, POOL)
         check_pool(pool, [], "reversed([0, 1, 2]) comes back", POOL)
 
@@ -299,6 +304,8 @@ class TestGrow:
     def test_a_table_never_shrinks(self):
         pool, a = pool_with(6, used=3), request(1, [0, 1, 2])
         pool.grow(a, 1)
+        cause = "missing was -2 and went to allocate: ask only when it is more than 0"
+        expect("A has 1 token, 3 blocks, 1 to come", "num_free", pool.num_free, 3, cause, GROW)
         cause = "less than 0 missing means room to spare: leave it alone"
         expect("A has 1 token, 3 blocks, 1 to come", "A's table", numbers(a.blocks), "0 1 2", cause, GROW)
         check_pool(pool, [a], "A has 1 token, 3 blocks, 1 to come", GROW)

@@ -127,8 +127,13 @@ class TestSlotMapping:
 
     def check(self, blocks, start, n, size, want, cause):
         __tracebackhide__ = True
-        call = f"slot_mapping({blocks}, {start}, {n}, {size})"
-        expect(f"a table of {len(blocks)} blocks of {size}", call, slot_mapping(blocks, start, n, size), want, cause, SLOT)
+        call, where = f"slot_mapping({blocks}, {start}, {n}, {size})", f"a table of {len(blocks)} blocks of {size}"
+        try:
+            got = slot_mapping(blocks, start, n, size)
+        except BlockError as error:
+            cause = f"{start + n} tokens fit into {len(blocks)} blocks of {size}: compare with >"
+            mismatch(where, call, f"BlockError: {error}", want, cause, SLOT)
+        expect(where, call, got, want, cause, SLOT)
 
     def test_a_prompt_goes_where_its_blocks_lie(self):
         want = [28, 29, 30, 31, 8, 9, 10, 11, 20, 21]
@@ -173,6 +178,16 @@ class TestSlotMapping:
 
 class TestWriteKV:
     """Exercise 2: write_kv(cache, slots, new)."""
+
+    def test_slots_may_be_a_list(self):
+        cache = empty(2, 2)
+        try:
+            write_kv(cache, [0], rows(1))
+            got = "no error"
+        except TypeError as error:
+            got = f"TypeError: {error}"
+        cause = "`slots` is a list, and a list can't be divided: make an array of it, np.asarray(slots)"
+        expect("slots [0]", "write_kv()", got, "no error", cause, STORE)
 
     def test_each_token_goes_to_its_slot_and_nothing_else_is_touched(self):
         cache = empty(4, 3)
@@ -230,10 +245,10 @@ class TestFlatten:
     """Exercise 4: flatten(batch, block_size)."""
 
     def mixed(self) -> FlatBatch:
-        """A decodes, B computes its whole prompt, C a piece of its prompt; blocks of 4."""
-        a = known("A", 4, made=2, computed=6, blocks=(5, 1))
-        b = known("B", 3, computed=3, blocks=(8,))
-        c = known("C", 7, computed=5, blocks=(0, 7))
+        """A decodes, B computes its whole prompt, C a piece of its prompt; blocks of 4, each with one to spare."""
+        a = known("A", 4, made=2, computed=6, blocks=(5, 1, 6))
+        b = known("B", 3, computed=3, blocks=(8, 2))
+        c = known("C", 7, computed=5, blocks=(0, 7, 3))
         return flatten(Step((a, 1), (b, 3), (c, 2)), 4)
 
     def check(self, call, want, cause):
@@ -261,7 +276,7 @@ class TestFlatten:
         self.check("seq_lens", [6, 3, 5], cause)
 
     def test_each_request_brings_its_table(self):
-        self.check("block_tables", [[5, 1], [8], [0, 7]], "request.blocks, in batch order")
+        self.check("block_tables", [[5, 1, 6], [8, 2], [0, 7, 3]], "request.blocks, in batch order")
 
     def test_an_evicted_request_computes_its_own_output_again(self):
         a = known("A", 3, made=3, computed=6, blocks=(2, 0))
@@ -307,6 +322,11 @@ class TestPagedAttention:
         flat = FlatBatch([0] * 3, [2, 0, 1], [0, 2, 3], [0, 1, 3], [3, 2], [[3, 0], [1]])
         cause = "attend once for each request, over its own table and its own length"
         self.check("A decodes, B computes its prompt (values 100, 200)", flat, 3, [6, 100, 150], cause)
+
+    def test_each_request_has_its_own_length(self):
+        flat = FlatBatch([0] * 2, [1, 2], [3, 0], [0, 1, 2], [2, 3], [[1, 4], [3, 0]])
+        cause = "B has 2 tokens and A 3: gather up to seq_lens[i], not up to one length for all"
+        self.check("B decodes (values 100, 200; one block to spare), A decodes", flat, 2, [150, 6], cause)
 
     def test_the_order_of_the_batch_is_the_order_of_the_result(self):
         flat = FlatBatch([0] * 3, [0, 1, 2], [2, 3, 0], [0, 2, 3], [2, 3], [[1], [3, 0]])
@@ -363,18 +383,55 @@ class TestExecute:
         runner = PagedRunner(Asked(), 10, 4)
         return runner, Step((a, 1), (c, 2), (b, 3))
 
-    def test_the_scores_of_a_requests_last_token_make_its_next(self):
-        runner, step = self.mixed()
-        tokens, _ = runner.execute(step)
-        got = {id: tokens.get(id) for id in "AB"}
-        cause = "B's last token is row 5 of the step: query_start_loc[i + 1] - 1, and one list of one token for each"
-        expect("A 1 token, C 2 of 7, B 3 of 3; row i says 10 + i", "execute()", got, {"A": [10], "B": [15]}, cause, ENGINE)
+    def executed(self, runner, step):
+        """The tokens of a step. A row that the step doesn't have is told as what it is."""
+        __tracebackhide__ = True
+        try:
+            return runner.execute(step)[0]
+        except IndexError as error:
+            cause = "rows count from 0: the last token of request i is row query_start_loc[i + 1] - 1"
+            mismatch(self.WHERE, "execute() raised", f"IndexError: {error}", "no error", cause, ENGINE)
+
+    WHERE = "A 1 token, C 2 of 7, B 3 of 3"
 
     def test_a_prompt_that_is_not_complete_samples_nothing(self):
         runner, step = self.mixed()
-        tokens, _ = runner.execute(step)
+        tokens = self.executed(runner, step)
+        kinds = sorted({type(key).__name__ for key in tokens})
+        expect(
+            self.WHERE, "the keys are of type", kinds, ["str"], "a token belongs to a request's id, `request.id`", ENGINE
+        )
         cause = "C has computed 5 of 7 tokens: what follows is known, and no token is sampled"
-        expect("A 1 token, C 2 of 7, B 3 of 3", "who samples", sorted(tokens), ["A", "B"], cause, ENGINE)
+        expect(self.WHERE, "who samples", sorted(tokens), ["A", "B"], cause, ENGINE)
+
+    def test_an_output_in_the_middle_samples_nothing(self):
+        r = known("R", 4, computed=5, blocks=(0, 1))
+        r.output, r.num_tokens = [20, 21, 22], 7
+        tokens, _ = PagedRunner(Asked(), 10, 4).execute(Step((r, 5)))
+        where = "evicted after 3 outputs, 5 of its 7 tokens are computed again, the prompt's 4 among them"
+        cause = "compare with num_tokens, not with the prompt: its sixth token is known already"
+        expect(where, "execute()", dict(tokens), {}, cause, ENGINE)
+
+    def test_each_gets_a_list_of_one_token(self):
+        runner, step = self.mixed()
+        tokens = self.executed(runner, step)
+        got = {id: f" {len(x)} in a list" if isinstance(x, list) else f" {type(x).__name__}" for id, x in tokens.items()}
+        got, want = {id: got.get(id) for id in "AB"}, {id: " 1 in a list" for id in "AB"}
+        expect(self.WHERE, "execute()", got, want, "a list for each, with its one new token: [int(row.argmax())]", ENGINE)
+
+    def test_the_scores_of_a_requests_last_token_make_its_next(self):
+        runner, step = self.mixed()
+        tokens = self.executed(runner, step)
+        got = {id: tokens.get(id) for id in "AB"}
+        cause = "B's last token is row 5 of the step: query_start_loc[i + 1] - 1"
+        expect(f"{self.WHERE}; row i says 10 + i", "execute()", got, {"A": [10], "B": [15]}, cause, ENGINE)
+
+    def test_it_returns_the_token_and_appends_nothing(self):
+        runner, step = self.mixed()
+        self.executed(runner, step)
+        got = {request.id: list(request.output) for request in step.tokens}
+        cause = "return the token only: the engine appends it, and twice would be once too often"
+        expect(self.WHERE, "outputs after execute()", got, {"A": [150, 151], "C": [], "B": []}, cause, ENGINE)
 
     def test_a_step_of_pieces_only_samples_nothing(self):
         table = Table()

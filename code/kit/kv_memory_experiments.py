@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from kit import options, traces
+from kit.errors import CourseError
 from kit.report import table
 from kit.roofline import INK, SOFT, page
 from kit.traces import exponential
@@ -21,6 +22,10 @@ PROMPT_MEAN, OUTPUT_MEAN = 161.31, 337.99  # ShareGPT's, as the paper gives them
 FIGURE_2 = {"max": (20.4, 13.3, 57.3, 8.9), "pow2": (26.8, 17.9, 13.6, 41.6), "oracle": (38.2, 25.2, 0.0, 36.6)}
 FIGURE_2_VLLM = 96.3
 NAMES = ("tokens", "reserved", "internal", "external")
+
+
+class Stopped(CourseError):
+    """Nothing runs, and still the head of the queue finds no piece: it will wait for ever."""
 
 
 def lengths(n: int, seed: int = 1) -> list[tuple[int, int]]:
@@ -47,8 +52,11 @@ def simulate(
     A request starts when the memory has a piece for it, makes a token a step and leaves with its last one. Between two
     departures all grow evenly, so the middle of that time stands for it. The first fifth of the requests warms up.
     watch: called with the running requests in each such middle.
+
+    Raises Stopped if the head of the queue fits nowhere though all the others have left.
     """
     queue, running, time = deque(load), [], 0.0
+    num_requests = len(queue)
     warm_up, sums = 4 * len(queue) // 5, [0.0] * 4
     while queue:
         prompt, output = queue[0]
@@ -59,7 +67,8 @@ def simulate(
             running.append(s04.Reservation(prompt, output, size, start))
             continue
         if not running:
-            break  # it fits nowhere, not even in an empty memory
+            raise Stopped(f"stopped: nothing runs, head needs {size:,} slots; {memory.num_free:,} of {memory.num_slots:,} are free, "
+                          f"and {num_requests - len(queue):,} of {num_requests:,} requests have started")  # fmt: skip
         steps = min(one.output - one.made for one in running)
         for half in range(2):
             for one in running:
@@ -188,6 +197,12 @@ def _holes(s04: Any) -> list[str]:
     asked, longest = 9, max(length for _, length in memory.holes)
     lines.append(f"\n{memory.num_free} of {memory.num_slots} slots are free, the longest hole has {longest}: "
                  f"a request that needs {asked} {'waits' if memory.allocate(asked) is None else 'starts'}.")  # fmt: skip
+    lines.append("")
+    for name, size in (("G", 5), ("H", 2)):
+        start = memory.allocate(size)
+        if start is not None:
+            pieces[name] = start
+        show(f"{name} asks for {size}")
     print("\n".join(lines))
     return lines
 
@@ -196,14 +211,21 @@ def _figure(s04: Any, n: int = 3000) -> list[Any]:
     _heading("3. A figure of 2023, made again")
     print(f"{n:,} requests with ShareGPT's mean lengths, exponential; {NUM_SLOTS:,} slots; per cent of all slots. In the last\n"
           "column the slots that nobody was given are left out of the account.\n")  # fmt: skip
-    load, rows = lengths(n), []
+    load, rows, stops = lengths(n), [], []
     for policy in s04.POLICIES:
         for name, memory in (("first fit", s04.FirstFit), ("buddy", s04.Buddy)):
-            got = simulate(s04, policy, memory(NUM_SLOTS), load)
+            try:
+                got = simulate(s04, policy, memory(NUM_SLOTS), load)
+            except Stopped as error:
+                stops.append(f"{policy}, {name}: {error}.")
+                rows.append((policy, name, "stopped", *"----"))
+                continue
             rows.append((policy, name, *(_percent(share) for share in got), _percent(got.tokens / (1 - got.external))))
         paper = FIGURE_2[policy]
         rows.append((policy, "paper", *map(str, paper), _percent(paper[0] / (100 - paper[3]))))
     print(table(("policy", "allocator", *(f"{name} %" for name in NAMES), "without external"), rows))
+    if stops:
+        print("\n" + "\n".join(stops))
     spread = []
     for policy in s04.POLICIES:
         tokens = [100 * simulate(s04, policy, s04.Buddy(NUM_SLOTS), lengths(n, seed)).tokens for seed in range(1, 6)]

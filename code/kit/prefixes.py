@@ -278,7 +278,7 @@ def _unwritten(pool_class: Any, hash_chain: Callable) -> Iterator[str]:
             pool.forget(v)
         pool.free(reversed(v))
         hit = pool.lookup(chain, len(prompt))
-        yield f"  step 1  V gets blocks {v}, named at once; it is evicted before the step runs{', and forgotten' * forgets}"
+        yield f"  step 1  V gets blocks {v}, 0 and 1 named at once; it is evicted before the step runs{', and forgotten' * forgets}"
         if hit:
             read = {stored[block] for block in hit}
             yield f"  step 2  W, same prompt: hit {hit}, {4 * len(hit)} tokens taken as computed, and reads {' and '.join(read)}"

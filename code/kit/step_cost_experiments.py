@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -79,7 +80,12 @@ def _roofline(s03: Any, cost: Any) -> list[Any]:
         best = s03.roofline_ms(gpu, work, moved)
         rows.append((name, f"{work / 1e12:.3f}", moved / 1e9, work / moved, bound, best, ms, f"{100 * best / ms:.0f}%"))
     print(table(("step", "TFLOP", "GB moved", "FLOP/byte", "decided by", "roofline ms", "profile ms", "reached"), rows))
-    print(f"\nroofline: the bound of the data sheet; profile: {cost.label}.")
+    name, chunks, ms = steps(s03)[-1]
+    work = s03.flops(model, chunks)
+    matrices = 2 * model.weights * sum(chunk.new for chunk in chunks)
+    print(f"\nroofline: the bound of the data sheet; profile: {cost.label}. A prompt's own attention is in the\n"
+          f"bound and not in the profile: it is {100 * (1 - matrices / work):.0f}% of the FLOPs of {name}, "
+          f"which without it reaches {100 * s03.roofline_ms(gpu, matrices, s03.traffic(model, chunks)) / ms:.0f}%.")  # fmt: skip
     return rows
 
 
@@ -121,6 +127,11 @@ def _twice(s03: Any) -> list[Any]:
         label = cost.label.removeprefix("modelled: ")
         rows.append((label, f"{cost.step_ns(1, 0) / 1e6:.2f}", *(s03.twice(cost, context) for context in contexts)))
     print(table(("modelled", "one ms", *(f"{context:,} stored" for context in contexts)), rows))
+    first = s03.A100_LLAMA3_8B
+    points = (*EVERY_8, *(point for point in first.profile if point[0] > EVERY_8[-1][0]))
+    dense = replace(first, profile=points, _linear_ns={})
+    print(f"\nWith every eighth token of the profile in place of ten points the first row reads "
+          f"{', '.join(str(s03.twice(dense, context)) for context in contexts)}.")  # fmt: skip
     return rows
 
 

@@ -283,7 +283,7 @@ def _paged(args: argparse.Namespace, model: TinyLM, runner_of: Callable, flatten
     note("both are done")
     print(table(("step", "what", "B's tokens", "stored", "B's blocks"), events))
     both = all(r.output == alone(model, r.prompt, 24) for r in (stays, evicted))
-    print(f"\nBoth have {'the same tokens as' if both else 'NOT the tokens that they get'} alone.")
+    print("\nBoth have the same tokens as alone." if both else "\nThey do NOT both have the tokens they get alone.")
     print(
         textwrap.fill(
             f"B: {model.decode([*evicted.prompt, *evicted.output])} …", 100, initial_indent="  ", subsequent_indent="  "

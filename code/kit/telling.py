@@ -288,7 +288,7 @@ def _endings(model: TinyLM, lesson: KVLesson) -> str:
     """Continue one beginning three times from one cache, rewinding in between."""
     beginning = [*model.encode(PROMPT), *lesson.generate(model, model.encode(PROMPT), 15)]
     fast = Counting(model)
-    cache = lesson.cache(model.config, len(beginning) + 12)
+    cache = lesson.cache(model.config, len(beginning) + 3 * 12)  # room to spare: a rewind that does nothing tells on
     lesson.compute(fast, cache, beginning[:-1])
     lines = [f"The beginning:{model.decode(beginning).removeprefix(PROMPT)}", ""]
     for seed in range(3):

@@ -10,6 +10,7 @@ def flatten(batch, block_size):
         start = request.num_computed_tokens
         flat.tokens += [*request.prompt, *request.output][start : start + n]
         flat.positions += range(start, start + n)
+        flat.slot_mapping += slot_mapping(request.blocks, start, n, block_size)
         flat.query_start_loc.append(len(flat.tokens))
         flat.seq_lens.append(start + n)
         flat.block_tables.append(request.blocks)
