@@ -196,6 +196,9 @@ def run(script: Callable[[], int | None]) -> int:
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         _close_stdout()
         return 141
+    except MemoryError:
+        print("this needs more memory than there is: fewer or smaller blocks will do", file=sys.stderr)
+        return 2
     except OSError as error:  # a full disk, a file that went away
         print(f"the run ended early: {error}", file=sys.stderr)
         _close_stdout()

@@ -87,11 +87,12 @@ def _mooncake_row(where: str, line: str) -> Prompt:
         length, ids = row["input_length"], row["hash_ids"]
         good = type(length) is int and 1 <= length <= MOST_TOKENS and isinstance(ids, list)
         good = good and all(type(name) is int for name in ids) and length <= MOONCAKE_BLOCK * len(ids)
+        good = good and len(set(ids)) == len(ids)  # an id stands for a block and all before it, so it can't come twice
     except (ValueError, KeyError, TypeError, RecursionError):
         good = False
     if not good:
         raise BadTrace(
-            f"{where}: {line[:80]!r} is no JSON object with input_length and a hash id for each 512 tokens of it"
+            f"{where}: {line[:80]!r} is no JSON object with input_length and a hash id of its own for each 512 tokens of it"
         )
     return Prompt(ids[: length // MOONCAKE_BLOCK], length)
 
