@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kit import options, traces
-from kit.report import Report, table
+from kit.report import Report, heading, table
 from kit.request import Request
 from kit.traces import EIGHT_OUTPUTS, EIGHT_SLOTS, eight
 
@@ -47,10 +47,6 @@ def draw(lanes: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
-
-
 def _label() -> str:
     from s03_step_cost import A100_LLAMA3_8B
 
@@ -80,7 +76,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
 
-    _heading("1. A closed batch")
+    heading("1. A closed batch")
     loop = engine(batcher(slots), None, eight())
     lanes = timeline(loop, eight(), slots)
     batches = _busy(lanes)
@@ -89,7 +85,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
         f"{len(batches)} steps, {sum(map(sum, batches))} tokens: {100 * utilisation(batches):.0f} % of the slots were in use."
     )
 
-    _heading("2. What a user feels")
+    heading("2. What a user feels")
     rows = []
     for row in sorted(loop.report.rows, key=lambda row: row.id):
         stamps = [row.arrival_ns, *(loop.report.end_ns[i] for first, last in row.spans for i in range(first, last + 1))]
@@ -99,7 +95,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
     fifth = next(row for row in rows if row[0] == f"r{slots}") if slots < len(rows) else rows[-1]
     print(f"\n{fifth[0]} gets its first token after {fifth[2]:.0f} ms, though a slot was empty after the second step.")
 
-    _heading("3. Slots busy: 1/H_B, and what real lengths do to it")
+    heading("3. Slots busy: 1/H_B, and what real lengths do to it")
     print("200 requests, mean of 50 seeds. Exponential lengths should keep 1/H_B of the slots busy, H_B = 1 + 1/2 + … + 1/B;\n"
           "lognormal ones follow the published statistics of two real services.\n")  # fmt: skip
     table3 = []
@@ -111,7 +107,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
         table3.append(cells)
     print(table(("B", "1/H_B", "exponential", "like Azure conv", "like Azure code"), table3))
 
-    _heading("4. Slots are not the GPU")
+    heading("4. Slots are not the GPU")
     cost, flops = A100_LLAMA3_8B, 2 * 8.03e9  # two FLOPs for each parameter and token
     rows4 = []
     for n in (1, 4, 16, 64, 256):
@@ -155,14 +151,14 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
         return _trace(args, batcher, engine)
     print(f"Every millisecond below is {_label()}.")
 
-    _heading("1. The same eight requests")
+    heading("1. The same eight requests")
     lanes = timeline(engine(batcher(slots), None, eight()), eight(), slots)
     before = timeline(engine(static_batcher(slots), None, eight()), eight(), slots)
     print(draw(lanes))
     print(f"\n{len(lanes[0])} steps; the static batcher took {len(before[0])}. The bound said at most "
           f"{bound(EIGHT_OUTPUTS, slots):.2f} times faster; it is {len(before[0]) / len(lanes[0]):.2f} times.")  # fmt: skip
 
-    _heading("2. Two hundred requests")
+    heading("2. Two hundred requests")
     print("All there from the start, prompts of 32 tokens, outputs exponential with mean 100.\n")
     rows = []
     for b in (8, 16, 32):
@@ -173,7 +169,7 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
                      f"{c.tokens_per_s / s.tokens_per_s:.2f}x", f"{bound_b:.2f}x"))  # fmt: skip
     print(table(("slots", "busy static", "continuous", "tokens/s static", "continuous", "ratio", "bound in steps"), rows))
 
-    _heading("3. Continuous is not dynamic")
+    heading("3. Continuous is not dynamic")
     print("The same lengths arriving at 6 a second, 16 slots. A static batcher that takes whoever waits when a batch ends is\n"
           "what servers call dynamic batching: it chooses the batch late, and closes it all the same.\n")  # fmt: skip
     arriving = [("dynamic", static_batcher), ("continuous", batcher)]
@@ -181,7 +177,7 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
     print(table(("batching", "TTFT p50 ms", "p99 ms", "gap p99 ms", "tokens/s", "steps"),
                 [(name, r.ttft_ms(50), r.ttft_ms(99), r.itl_ms(99), round(r.tokens_per_s), r.num_steps) for name, r in reports]))  # fmt: skip
 
-    _heading("4. What can_admit doesn't ask")
+    heading("4. What can_admit doesn't ask")
     load = traces.azure_like("conv", 400, seed=1, rate=8.0)
     runner = PeakKV()
     r = engine(batcher(64), runner, load).run()

@@ -14,7 +14,7 @@ from kit import options, traces
 from kit.config import Config
 from kit.errors import BadConfig
 from kit.exercise import graft
-from kit.report import Report, table
+from kit.report import Report, heading, table
 from kit.request import Request
 
 LESSON = "s10_scheduler"
@@ -67,7 +67,8 @@ def _label() -> str:
 
 
 def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}\n({_label()})\n")
+    heading(text)
+    print(f"({_label()})\n")
 
 
 def _say(text: str) -> None:

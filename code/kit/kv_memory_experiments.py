@@ -11,7 +11,7 @@ from typing import Any
 
 from kit import options, traces
 from kit.errors import CourseError
-from kit.report import table
+from kit.report import heading, table
 from kit.roofline import INK, SOFT, page
 from kit.traces import exponential
 
@@ -147,10 +147,6 @@ def main(argv: Sequence[str] | None, s04: ModuleType) -> int:
     return options.run(lambda: _main(options.parse("s04_kv_memory", argv), s04))
 
 
-def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
@@ -165,7 +161,7 @@ def _main(args: argparse.Namespace, s04: Any) -> int:
 
 def _request(s04: Any) -> list[Any]:
     print("All lengths are in tokens, and a token takes one slot of the KV cache.")
-    _heading("1. One request, three reservations")
+    heading("1. One request, three reservations")
     print(f"A prompt of 161 and an answer of 338, in a model with a context of {MAX_LEN:,}; half of the answer is made.\n")
     rows = []
     for policy in s04.POLICIES:
@@ -177,7 +173,7 @@ def _request(s04: Any) -> list[Any]:
 
 
 def _holes(s04: Any) -> list[str]:
-    _heading("2. Free, and of no use")
+    heading("2. Free, and of no use")
     memory = s04.FirstFit(32)
     pieces: dict[str, int] = {}
     lines: list[str] = []
@@ -208,7 +204,7 @@ def _holes(s04: Any) -> list[str]:
 
 
 def _figure(s04: Any, n: int = 3000) -> list[Any]:
-    _heading("3. A figure of 2023, made again")
+    heading("3. A figure of 2023, made again")
     print(f"{n:,} requests with ShareGPT's mean lengths, exponential; {NUM_SLOTS:,} slots; per cent of all slots. In the last\n"
           "column the slots that nobody was given are left out of the account.\n")  # fmt: skip
     load, rows, stops = lengths(n), [], []
@@ -235,7 +231,7 @@ def _figure(s04: Any, n: int = 3000) -> list[Any]:
 
 
 def _paged(s04: Any) -> list[Any]:
-    _heading("4. Used is not wasted")
+    heading("4. Used is not wasted")
     used = [FIGURE_2[policy][0] for policy in s04.POLICIES]
     rows = [(f"Orca ({policy})", share, f"{100 - share:.1f}") for policy, share in zip(s04.POLICIES, used)]
     rows.append(("vLLM", FIGURE_2_VLLM, f"{100 - FIGURE_2_VLLM:.1f}"))

@@ -14,7 +14,7 @@ from typing import Any
 from kit import options, traces
 from kit.drawing import CARD, EMPTY, FONT, INK, LINE, MARGIN, SOFT, TINTS, WIDTH, Pen, Point
 from kit.errors import BlockError, NoFreeBlocks
-from kit.report import table
+from kit.report import heading, table
 from kit.request import Request
 
 BLOCKS, SIZE = 8, 4  # of the story
@@ -100,7 +100,7 @@ def _paged(args: argparse.Namespace, pool_class: Any, blocks_needed: Callable, s
         options.json_out(args, {"sweep": rows})
         return 0
 
-    _heading("1. A block table")
+    heading("1. A block table")
     frames = story(pool_class)
     print(f"{BLOCKS} blocks of {SIZE} tokens. Memory: who owns block 0, 1, 2, …; a dot is a free block.\n")
     print(table(("event", "memory", "table of A", "of B", "of C"), [_story_row(frame) for frame in frames]))
@@ -109,12 +109,12 @@ def _paged(args: argparse.Namespace, pool_class: Any, blocks_needed: Callable, s
     print(f"\nA's tenth token, position 9, lies in block {block} at offset {offset}: "
           f"entry 9 // {SIZE} of its table, offset 9 % {SIZE}.")  # fmt: skip
 
-    _heading("2. When a block is opened")
+    heading("2. When a block is opened")
     print("One request, blocks of 4, a prompt of 3. `known` counts the token that was just sampled: its KV is stored by the\n"
           "step that feeds it, so this step stores token number `known` and opens a block if that one has no place.\n")  # fmt: skip
     print(table(("known", "stored", "blocks", "missing()", "known % 4 == 0", "known % 4 == 1"), opened(pool_class)))
 
-    _heading("3. The rules in circulation")
+    heading("3. The rules in circulation")
     print("A decode loop that opens a block by each rule, in pools that are exactly large enough.\n")
     rows3 = []
     for prompt, outputs, blocks, size in CASES:
@@ -122,19 +122,19 @@ def _paged(args: argparse.Namespace, pool_class: Any, blocks_needed: Callable, s
         rows3.append((f"{prompt} + {outputs}", f"{blocks} of {size}", *fares))
     print(table(("prompt + outputs", "pool", *RULES), rows3))
 
-    _heading("4. How large is a block?")
+    heading("4. How large is a block?")
     requests = traces.azure_like("conv", 2000, seed=1)
     rows4 = sweep([request.max_kv_slots for request in requests], blocks_needed)
     print(f"{len(requests):,} requests with lengths like Azure's conversations, each when its last token is stored.\n")
     print(_sweep_table(rows4))
 
-    _heading("5. A leak")
+    heading("5. A leak")
     served, lacked, free, lost = leak(pool_class, traces.azure_like("conv", 20_000, seed=1), config)
     print(f"A pool of {config.num_blocks:,} blocks, one request at a time; every {LEAK_EVERY}th forgets to give its blocks back.\n"
           f"It served {served:,} requests. The next needed {lacked:,} blocks, {free:,} were free, and nobody was running:\n"
           f"{lost:,} blocks belonged to requests that had gone.")  # fmt: skip
 
-    _heading("6. One block, two owners")
+    heading("6. One block, two owners")
     told = two_owners(slot)
     print("\n".join(told))
     pool = pool_class(BLOCKS, SIZE)
@@ -147,10 +147,6 @@ def _paged(args: argparse.Namespace, pool_class: Any, blocks_needed: Callable, s
     options.json_out(args, {"story": [frame.tables for frame in frames], "opened": opened(pool_class), "rules": rows3,
                             "sweep": rows4, "leak": [served, lacked, free, lost]})  # fmt: skip
     return 0
-
-
-def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
 
 
 def _story_row(frame: Frame) -> tuple[str, ...]:

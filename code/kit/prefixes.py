@@ -12,7 +12,7 @@ from typing import Any
 
 from kit import options, traces
 from kit.errors import BadTrace
-from kit.report import table
+from kit.report import heading, table
 from kit.request import MOST_TOKENS
 
 MOONCAKE = "mooncake_conversation_trace.jsonl"
@@ -135,35 +135,31 @@ def _main(args: argparse.Namespace, pool: Any, hash_chain: Callable, serve: Call
     options.config_from(args)
     if args.trace:
         return _trace(args, pool, serve)
-    _heading("1. Two requests, one chain")
+    heading("1. Two requests, one chain")
     print("\n".join(shared_chain(pool, hash_chain)))
 
-    _heading("2. What a pool remembers")
+    heading("2. What a pool remembers")
     prompts = prompts_of(chats(), hash_chain)
     tokens, blocks = sum(prompt.num_tokens for prompt in prompts), enough(prompts, BLOCK)
     print(f"{len(prompts)} prompts of 150 generated conversations: {tokens:,} tokens, {blocks:,} blocks of {BLOCK}.\n")
     rows = _rates(pool, prompts, serve, POOLS, BLOCK)
     print(table(("blocks", "hit %", "computed %", "hit % head first"), rows))
 
-    _heading("3. What a neighbour can measure")
+    heading("3. What a neighbour can measure")
     side = _side_channel(pool, hash_chain, serve)
     print(table(("somebody sends the prompt of 2,048 tokens", "blocks hit", "tokens computed", "TTFT ms"), side))
     from s03_step_cost import A100_LLAMA3_8B
 
     print(f"\nThe milliseconds are {A100_LLAMA3_8B.label}.")
 
-    _heading("4. A hit on a block that nobody wrote")
+    heading("4. A hit on a block that nobody wrote")
     unwritten = list(_unwritten(pool, hash_chain))
     print("\n".join(unwritten))
 
-    _heading("5. Two blocks, one hash()")
+    heading("5. Two blocks, one hash()")
     print("\n".join(_twins(hash_chain)))
     options.json_out(args, {"hit_rates": rows, "side_channel": side, "unwritten": unwritten})
     return 0
-
-
-def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
 
 
 def _rates(pool: Any, prompts: Sequence[Prompt], serve: Callable, sizes: Sequence[int], block: int) -> list[tuple]:

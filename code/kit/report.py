@@ -275,6 +275,11 @@ def no_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def heading(text: str) -> None:
+    """Print a heading of a script's output."""
+    print(f"\n{text}\n{'=' * len(text)}")
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> str:
     """Aligned text: numbers to the right, words to the left; a float is printed with one decimal, NaN as a dash."""
     cells = [[_cell(value) for value in row] for row in rows]

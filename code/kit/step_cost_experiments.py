@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from kit import options, traces
-from kit.report import table
+from kit.report import heading, table
 
 # Llama-3-8B on one A100, every 8 tokens: medians of microsoft/vidur's
 # data/profiling/compute/a100/meta-llama/Meta-Llama-3-8B/mlp.csv at commit 41ab8ab, summed over the operators of a layer
@@ -62,13 +62,9 @@ def _main(args: argparse.Namespace, s03: Any) -> int:
     return 0
 
 
-def _heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
-
-
 def _roofline(s03: Any, cost: Any) -> list[Any]:
     gpu, model = s03.A100, s03.LLAMA3_8B
-    _heading("1. What a step computes, and what it moves")
+    heading("1. What a step computes, and what it moves")
     print(f"Llama-3-8B: {model.weights:,} weights in the layers, {s03.BYTES * model.weights / 1e9:.2f} GB; "
           f"{model.kv_bytes:,} bytes of KV a token.\n{gpu.name}: {gpu.flops_per_s / 1e12:.0f} TFLOP/s, "
           f"{gpu.bytes_per_s / 1e12:.3f} TB/s, so the ridge is at {gpu.ridge:.0f} FLOPs a byte. "
@@ -90,7 +86,7 @@ def _roofline(s03: Any, cost: Any) -> list[Any]:
 
 
 def _fits(s03: Any) -> list[Any]:
-    _heading("2. A floor and a line")
+    heading("2. A floor and a line")
     print("fit() of the ten points in this file; beside it the fit of all 259 points of the same source.\n")
     rows = []
     for cost in s03.COSTS[:3]:
@@ -108,7 +104,7 @@ def _fits(s03: Any) -> list[Any]:
 
 
 def _stairs(s03: Any, cost: Any) -> list[Any]:
-    _heading("3. The stairs")
+    heading("3. The stairs")
     print("The published profile at every eighth token, and what lies between (A100, Llama-3-8B).\n")
     line, rows, at = s03.fit(cost.profile), [], dict(EVERY_8)
     for n in (56, 64, 72, 120, 128, 136, 192, 248, 256, 264, 272):
@@ -120,7 +116,7 @@ def _stairs(s03: Any, cost: Any) -> list[Any]:
 
 
 def _twice(s03: Any) -> list[Any]:
-    _heading("4. Which batch makes a step cost twice?")
+    heading("4. Which batch makes a step cost twice?")
     print("The smallest batch of decodes whose step takes twice the time of one, by tokens stored for each.\n")
     contexts, rows = (0, 500, 2000, 8000), []
     for cost in s03.COSTS:
@@ -136,7 +132,7 @@ def _twice(s03: Any) -> list[Any]:
 
 
 def _prices(cost: Any) -> list[Any]:
-    _heading("5. Prefill against decode")
+    heading("5. Prefill against decode")
     print(f"What a token costs in a step of nothing but its kind, {CONTEXT} stored for each decode ({cost.label}).\n")
     rows = []
     for n in (1, 16, 64, 256, 2048):

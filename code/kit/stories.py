@@ -15,7 +15,7 @@ from typing import Any
 from kit import options
 from kit.config import Config
 from kit.errors import BadRequest
-from kit.report import table
+from kit.report import heading, table
 from kit.request import Request
 from kit.tinylm import TinyLM, np
 
@@ -185,10 +185,6 @@ class Bench:
         """All compute what they are behind by, until each is done."""
         while live := [request for request in requests if not self.over(request)]:
             self.step(*((request, request.num_tokens - request.num_computed_tokens) for request in live))
-
-
-def heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
 
 
 def _own_story(args: argparse.Namespace, model: TinyLM, runner_of: Callable) -> int:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kit import options
-from kit.report import table
+from kit.report import heading, table
 from kit.tinylm import TinyLM, np
 
 PROMPT = "Once upon a time"
@@ -43,10 +43,6 @@ class Teller:
         sys.stdout.write(self.word)
         self.column += len(self.word)
         self.word = ""
-
-
-def heading(text: str) -> None:
-    print(f"\n{text}\n{'=' * len(text)}")
 
 
 def told(complete: Callable, model: TinyLM, prompt: str, **settings: Any) -> Any:
