@@ -47,7 +47,8 @@ def draw(lanes: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _label() -> str:
+def label() -> str:
+    """What every modelled millisecond stands for."""
     from s03_step_cost import A100_LLAMA3_8B
 
     return A100_LLAMA3_8B.label
@@ -74,7 +75,7 @@ def _static(args: argparse.Namespace, batcher: Any, engine: Any, latency: Callab
         return _stories(args, batcher, engine)
     if args.trace:
         return _trace(args, batcher, engine)
-    print(f"Every millisecond below is {_label()}.")
+    print(f"Every millisecond below is {label()}.")
 
     heading("1. A closed batch")
     loop = engine(batcher(slots), None, eight())
@@ -149,7 +150,7 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
         return _stories(args, batcher, engine)
     if args.trace:
         return _trace(args, batcher, engine)
-    print(f"Every millisecond below is {_label()}.")
+    print(f"Every millisecond below is {label()}.")
 
     heading("1. The same eight requests")
     lanes = timeline(engine(batcher(slots), None, eight()), eight(), slots)
@@ -223,7 +224,7 @@ def _trace(args: argparse.Namespace, batcher: Any, engine: Any) -> int:
     loop = engine(batcher(slots), None, requests)
     with options.Progress(str(args.trace), len(requests)) as progress:
         report = loop.run(watch=lambda: progress.update(len(loop.report.rows)))
-    print(f"{len(requests):,} requests, {slots} slots; milliseconds {_label()}\n")
+    print(f"{len(requests):,} requests, {slots} slots; milliseconds {label()}\n")
     print(table(("finished", "slots busy", "tokens/s", "TTFT p50 ms", "p99 ms", "gap p99 ms", "virtual s"),
                 [(len(report.finished), _slots_busy(report, slots), round(report.tokens_per_s), report.ttft_ms(50),
                   report.ttft_ms(99), report.itl_ms(99), report.duration_s)]))  # fmt: skip

@@ -14,6 +14,7 @@ from kit import options, traces
 from kit.config import Config
 from kit.errors import BadConfig
 from kit.exercise import graft
+from kit.experiments import label
 from kit.report import Report, heading, table
 from kit.request import Request
 
@@ -49,7 +50,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
         result = _one_load(args, simulate, sys.modules[scheduler.__module__].__dict__)
     else:
         meter = sys.modules[scheduler.__module__].ThrashMeter
-        print(f"Every millisecond below is {_label()}. Percentiles are nearest-rank.")
+        print(f"Every millisecond below is {label()}. Percentiles are nearest-rank.")
         result = {
             "a_queue_that_looks_healthy": a_queue_that_looks_healthy(simulate),
             "who_pays_for_a_policy": who_pays_for_a_policy(simulate),
@@ -60,15 +61,9 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
     return 0
 
 
-def _label() -> str:
-    from s03_step_cost import A100_LLAMA3_8B
-
-    return A100_LLAMA3_8B.label
-
-
 def _heading(text: str) -> None:
     heading(text)
-    print(f"({_label()})\n")
+    print(f"({label()})\n")
 
 
 def _say(text: str) -> None:
@@ -314,7 +309,7 @@ def _trace(args: argparse.Namespace, scheduler: Any, engine: Any) -> dict[str, A
 
 
 def print_limits(title: str, config: Config) -> None:
-    print(f"{title}; milliseconds {_label()}")
+    print(f"{title}; milliseconds {label()}")
     print(
         f"budget {config.max_num_batched_tokens:,}, {config.max_num_seqs} seats, {config.num_blocks:,} blocks of "
         f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}\n"

@@ -15,6 +15,7 @@ from typing import Any
 from kit import options
 from kit.config import Config
 from kit.errors import BadRequest
+from kit.experiments import label
 from kit.report import heading, table
 from kit.request import Request
 from kit.tinylm import TinyLM, np
@@ -92,7 +93,7 @@ def tell(args: argparse.Namespace, scheduler_of: Callable[[Config], Any], engine
     blocks = config.num_blocks if knows_memory else len(requests) * -(-model.config.max_model_len // config.block_size)
     report = serve(model, scheduler, engine, requests, blocks, config.block_size)
     print(f"Six stories, up to {NEW} new tokens each, by TinyLM ({model.num_parameters:,} parameters). The text is real; times are\n"
-          f"{_label()}.")  # fmt: skip
+          f"{label()}.")  # fmt: skip
     if knows_memory:
         print(f"budget {config.max_num_batched_tokens:,}, {config.max_num_seqs} seats, {config.num_blocks:,} blocks of "
               f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}")  # fmt: skip
@@ -123,12 +124,6 @@ def tell(args: argparse.Namespace, scheduler_of: Callable[[Config], Any], engine
             print(f"\n{problem}")
     options.json_out(args, {request.id: request.output for request in requests})
     return 0
-
-
-def _label() -> str:
-    from s03_step_cost import A100_LLAMA3_8B
-
-    return A100_LLAMA3_8B.label
 
 
 # s06 ----------------------------------------------------------------------------------------------------------------
