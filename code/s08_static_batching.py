@@ -43,7 +43,12 @@ class Batch:
     admitted: list[Request] = field(default_factory=list)  # run for the first time
     resumed: list[Request] = field(default_factory=list)  # run again after a preemption
     preempted: list[Request] = field(default_factory=list)  # lost their KV to make room
-    swapped: list[Request] = field(default_factory=list)  # moved their KV out (s12)
+    swapped: list[Request] = field(default_factory=list)  # of the preempted, those who moved their KV to the CPU (s12)
+    swapped_in: list[Request] = field(default_factory=list)  # run again, with the KV that they had (s12)
+    blocks_to_swap_out: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (GPU block, CPU block), copied before all else
+    blocks_to_swap_in: list[tuple[int, int]] = field(default_factory=list)  # (CPU block, GPU block), copied after that
     head: Wait | None = None  # why the head of the queue waits
     budget_left: int = 0  # tokens that this step could still have computed
     thrown_away: int = 0  # stored tokens that its preemptions threw away

@@ -6,6 +6,7 @@ The shape of the file: policies (who is next, who is evicted); `Scheduler` with 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from kit import incidents
 from kit.config import Config, positive
@@ -66,7 +67,7 @@ class Scheduler:
     """Two queues, a token budget and a KV pool: between steps each live request is in exactly one of the two.
 
     config: the limits (kit.config.Config). policy: in place of the one that `config.policy` names.
-    Later lessons override its seams: chunk_size, admit_pass, pick_victim, _park, _restore.
+    Later lessons override its seams: chunk_size, needs, admit_pass, pick_victim, _park, _restore, release.
     """
 
     def __init__(self, config: Config, policy: FCFS | None = None):
@@ -76,6 +77,7 @@ class Scheduler:
         self.waiting = WaitingQueue(self.policy.key)  # head, pop, push, remove, in the policy's order
         self.running: list[Request] = []  # in the order of admission
         self.batch = Batch()  # the step being decided
+        self.most_at_once = config.max_num_batched_tokens  # tokens that one request may ever have to compute in one step
         self.ttft_target_ms: float | None = None  # extension: refuse at arrival what would wait longer
         self.cost: CostModel = A100_LLAMA3_8B  # what that prediction is priced with
         self.meter: ThrashMeter | None = None  # extension: admit nobody new while the pool thrashes
@@ -92,7 +94,7 @@ class Scheduler:
            `max_tokens` down to the room behind the prompt.
         3. Unless `config.reject_unservable` is off, for its `max_kv_slots`, the most tokens it can come to store:
            "rejected_kv" if they take more blocks than `config.usable_blocks` (the pool above the watermark);
-           "rejected_budget" if they are beyond the token budget, for a preempted request returns in one piece.
+           "rejected_budget" if they are beyond `self.most_at_once`: a preempted request returns in one piece.
         4. Number it in the order of add: `request.order` is 1, 2, …, counted by `self._added`. Extension: "rejected_slo" if
            `predict_ttft_ms(request)` is beyond a `ttft_target_ms` (both rounded). Then make it live, and queue it.
         """
@@ -105,7 +107,7 @@ class Scheduler:
         if config.reject_unservable:
             slots = request.max_kv_slots
             refuse_beyond(request.id, "rejected_kv", blocks_needed(slots, config.block_size), config.usable_blocks)
-            refuse_beyond(request.id, "rejected_budget", slots, config.max_num_batched_tokens)
+            refuse_beyond(request.id, "rejected_budget", slots, self.most_at_once)
         self._added = request.order = self._added + 1
         if self.ttft_target_ms is not None:
             refuse_beyond(request.id, "rejected_slo", round(self.predict_ttft_ms(request)), round(self.ttft_target_ms))
@@ -120,11 +122,11 @@ class Scheduler:
         return self.batch
 
     @exercise
-    def decode_pass(self, budget: int) -> int:
+    def decode_pass(self, budget: int, requests: Sequence[Request] | None = None) -> int:
         """Give each running request its next token, evicting *while* blocks are short. Returns the budget left.
 
-        For each request of a snapshot of `running`, which shrinks while you walk. Roughly 12 lines. (Here one eviction frees
-        enough, for each needs one token; s11's chunks may need more.)
+        For each of `requests`, or of a snapshot of `running`, which shrinks while you walk. Roughly 12 lines. (Here one
+        eviction frees enough, for each needs one token; s11's chunks may need more, and s11 names a part of `running`.)
         1. Pass over one that has been evicted meanwhile: it is in `self.batch.preempted`.
         2. `n = self.chunk_size(request, budget)`; if n is 0 the budget is spent: stop.
         3. While it lacks more blocks (`pool.missing(request, n)`) than `pool.num_free`, and was not evicted itself: preempt
@@ -132,7 +134,7 @@ class Scheduler:
         4. Unless it was evicted itself: `self.compute(request, n)`, which spends n tokens of the budget.
         """
         preempted = self.batch.preempted
-        for request in tuple(self.running):
+        for request in tuple(self.running) if requests is None else requests:
             if request in preempted:
                 continue
             n = self.chunk_size(request, budget)
@@ -192,15 +194,16 @@ class Scheduler:
     def why_wait(self, request: Request, budget: int) -> Wait | None:
         """Why `request` can't join with `budget` tokens left, or None if it can. Roughly 12 lines.
 
-        Returns the first of these rules that holds, needed > available, as Wait(rule, needed, available, a short text).
+        `tokens, blocks = self.needs(request, budget)` is what it asks for. Returns the first of these rules that holds,
+        needed > available, as Wait(rule, needed, available, a short text).
         "eviction"  evictions in this step (`batch.preempted`) > 0: a step that evicts admits nobody;
         "seats"     running requests with this one > `max_num_seqs`;
-        "budget"    tokens that it is behind by > budget: they can't be split;
-        "blocks"    blocks that it lacks for them > free blocks less `config.watermark_blocks` (perhaps below 0);
+        "budget"    tokens > budget: they can't be split;
+        "blocks"    blocks > free blocks less `config.watermark_blocks` (perhaps below 0);
         "thrash"    extension: running requests, if `meter.thrashing` and this one was never preempted, else 0 > 0.
         """
-        running, tokens = len(self.running), request.num_tokens - request.num_computed_tokens
-        blocks, usable = self.pool.missing(request, tokens), self.pool.num_free - self.config.watermark_blocks
+        running, usable = len(self.running), self.pool.num_free - self.config.watermark_blocks
+        tokens, blocks = self.needs(request, budget)
         held_back = self.meter is not None and self.meter.thrashing and request.num_preemptions == 0
         rules = (
             Wait("eviction", len(self.batch.preempted), 0, "nobody joins in a step that evicts"),
@@ -216,6 +219,11 @@ class Scheduler:
         head = self.waiting.head().id if self.waiting else None
         behind = Wait("behind", 1, 0, f"would fit, but waits behind {head}")
         return {other.id: self.why_wait(other, batch.budget_left) or behind for other in self.waiting}
+
+    def needs(self, request: Request, budget: int) -> tuple[int, int]:
+        """What a request must find to join: tokens of the budget, and free blocks. Here room for all that it is behind by."""
+        behind = request.num_tokens - request.num_computed_tokens
+        return behind, self.pool.missing(request, behind)
 
     def chunk_size(self, request: Request, budget: int) -> int:
         """Tokens that a request computes now: all that it is behind by, or none."""
@@ -251,10 +259,14 @@ class Scheduler:
         """End a request in whatever state it is and return it; None if no such request is live."""
         request = self._live.pop(request_id, None)
         if request is not None:
-            (self.running if request in self.running else self.waiting).remove(request)
-            self.pool.release(request)
+            self.release(request)
             request.finish_reason = reason
         return request
+
+    def release(self, request: Request) -> None:
+        """Take a request out of the queue that it is in, and all its blocks back."""
+        (self.running if request in self.running else self.waiting).remove(request)
+        self.pool.release(request)
 
     @exercise
     def predict_ttft_ms(self, request: Request) -> float:

@@ -14,11 +14,16 @@ from kit.errors import BadConfig
 DEFAULT_MAX_NUM_SEQS = 16
 MOST = 100_000_000  # of anything: a pool of as many blocks would be 200 TB
 POLICIES = ("fcfs", "shortest", "priority")
+ADMISSIONS = ("chunk", "full_prompt", "to_completion")
+SWITCHES = (
+    *("reject_unservable", "allow_small_budget", "chunked_prefill", "prefill_first"),
+    *("skip_blocked", "preempt_for_priority"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What s10's scheduler can be told. Names are vLLM's where vLLM has one.
+    """What a scheduler can be told, from s10 on. Names are vLLM's where vLLM has one.
 
     max_num_batched_tokens: the token budget of one step.
     max_num_seqs: the most requests that run together; unset it is 16, or the token budget if that is smaller.
@@ -28,6 +33,19 @@ class Config:
     max_model_len: the longest prompt + output the model takes; unset means no limit.
     reject_unservable: refuse at `add` what could never finish. Off only to show what happens without the check.
     allow_small_budget: accept a token budget below max_num_seqs, to show who starves.
+
+    From s11 on:
+    chunked_prefill: a prompt may be computed in pieces.
+    prefill_first: a step computes prompts or decodes, never both, prompts first.
+    long_prefill_token_threshold: the most tokens of one chunk while others are there; 0 means no limit.
+    admission: `chunk`: room for the first chunk is enough; `full_prompt`: there must be room for all that it knows;
+        `to_completion` (s13): for all that it may ever store, beside what is promised to those who run.
+    From s12 on:
+    cpu_blocks: KV blocks of CPU memory that victims are swapped to.
+    From s13 on:
+    skip_blocked: a head that can't join lets others pass.
+    preempt_for_priority: with every seat taken, an urgent request takes that of a strictly less urgent one.
+    aging_per_step: points by which a priority improves for each nanosecond waited (a replay's step takes one).
     """
 
     max_num_batched_tokens: int = 2048
@@ -39,6 +57,14 @@ class Config:
     max_model_len: int | None = None
     reject_unservable: bool = True
     allow_small_budget: bool = False
+    chunked_prefill: bool = True
+    prefill_first: bool = False
+    long_prefill_token_threshold: int = 0
+    admission: str = "chunk"
+    cpu_blocks: int = 0
+    skip_blocked: bool = False
+    preempt_for_priority: bool = False
+    aging_per_step: float = 0
 
     def __post_init__(self) -> None:
         positive("max_num_batched_tokens", self.max_num_batched_tokens)
@@ -57,9 +83,32 @@ class Config:
             raise BadConfig(f"watermark is {self.watermark!r}; it must be a share of the pool, from 0 up to but not 1")
         if self.policy not in POLICIES:
             raise BadConfig(f"policy {self.policy!r} is unknown; choose {', '.join(POLICIES)}")
-        for name in ("reject_unservable", "allow_small_budget"):
+        if self.admission not in ADMISSIONS:
+            raise BadConfig(f"admission {self.admission!r} is unknown; choose {', '.join(ADMISSIONS)}")
+        for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise BadConfig(f"{name} is {getattr(self, name)!r}; it must be true or false")
+        for name in ("long_prefill_token_threshold", "cpu_blocks"):
+            positive(name, getattr(self, name), least=0)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Options that make sense only beside others."""
+        threshold, longest, aging = self.long_prefill_token_threshold, self.max_model_len, self.aging_per_step
+        if longest is not None and threshold > longest:
+            raise BadConfig(
+                f"long_prefill_token_threshold {threshold} is beyond max_model_len {longest}: it would never cut anything. "
+                f"Lower it, or set it to 0"
+            )
+        if threshold and not self.chunked_prefill:
+            raise BadConfig(
+                f"long_prefill_token_threshold is {threshold}, and chunked_prefill is off: no prompt is cut. Set one of them"
+            )
+        if isinstance(aging, bool) or not isinstance(aging, (int, float)) or not 0 <= aging < math.inf:
+            raise BadConfig(f"aging_per_step is {aging!r}; it must be a number, at least 0")
+        for name in ("preempt_for_priority", "aging_per_step"):
+            if getattr(self, name) and self.policy != "priority":
+                raise BadConfig(f"{name} is set, and policy is {self.policy!r}: it needs the policy 'priority'")
 
     @property
     def watermark_blocks(self) -> int:
@@ -84,12 +133,12 @@ class Config:
         return cls(**options)
 
 
-def positive(name: str, value: Any) -> int:
-    """`value`, if it is a whole number of at least 1; else BadConfig says what it is."""
+def positive(name: str, value: Any, least: int = 1) -> int:
+    """`value`, if it is a whole number of at least `least`; else BadConfig says what it is."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadConfig(f"{name} is {value!r}; it must be a whole number")
-    if not 1 <= value <= MOST:
+    if not least <= value <= MOST:
         raise BadConfig(
-            f"{name} is {value}; it must be at least 1" if value < 1 else f"{name} is {value}; at most {MOST:,}"
+            f"{name} is {value}; it must be at least {least}" if value < least else f"{name} is {value}; at most {MOST:,}"
         )
     return value

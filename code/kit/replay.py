@@ -100,6 +100,8 @@ def translate(options: Mapping[str, Any], lesson: str) -> dict[str, Any]:
         elif value not in (before, None):
             here, there = json.dumps(value), json.dumps(before)
             raise BadConfig(f"{key} is {here}; {lesson} knows only {there} there, more comes with {since}")
+    if known.get("admission") == "to_completion" and lesson < "s13":
+        raise BadConfig(f'admission is "to_completion"; {lesson} knows chunk and full_prompt, more comes with s13')
     return known
 
 

@@ -38,6 +38,7 @@ class Request:
     max_tokens: the most tokens it may generate, at least 1.
     arrival_ns: when it arrives, in nanoseconds of virtual time.
     priority: smaller is more urgent (vLLM's direction).
+    tenant: whom it is served for; s13 shares the engine fairly between tenants.
     stop_token_ids: sampling one of these ends it, the model's EOS among them.
     """
 
@@ -48,6 +49,7 @@ class Request:
     priority: float = 0
     stop_token_ids: frozenset[int] = frozenset()
     output: list[int] = field(default_factory=list)
+    tenant: str = ""
 
     num_tokens: int = field(init=False)  # prompt + output: all that is known
     num_computed_tokens: int = field(init=False, default=0)  # of these, the ones whose KV is stored
