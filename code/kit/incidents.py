@@ -261,8 +261,8 @@ class Detector:
 # One load of the user's choice ----------------------------------------------------------------------------------------
 
 
-def _mystery(letter: str) -> Path:
-    folder = Path(__file__).resolve().parents[2] / "checks" / "wrong_answers" / LESSON
+def _mystery(letter: str, lesson: str = LESSON) -> Path:
+    folder = Path(__file__).resolve().parents[2] / "checks" / "wrong_answers" / lesson
     for path in sorted(folder.glob("*.py")):
         if f'MYSTERY = "{letter}"' in path.read_text("utf-8"):
             return path
