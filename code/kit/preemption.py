@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -86,7 +86,9 @@ def name_of(machine: tuple[Any, Any, Any]) -> str:
     return f"{cost.gpu}, {cost.model} ({'GQA' if model.kv_heads < model.heads else 'MHA'})"
 
 
-def bills(s12: ModuleType, machine: tuple[Any, Any, Any], tokens: int, decodes: int, link: Any, attention: bool = True) -> Any:
+def bills(
+    s12: ModuleType, machine: tuple[Any, Any, Any], tokens: int, decodes: int, link: Any, attention: bool = True
+) -> Any:
     """(recompute, swap) in ms for one request with `tokens` stored."""
     cost, gpu, model = machine
     own = s12.quadratic_ms(gpu, model, tokens) if attention else 0.0
@@ -202,7 +204,9 @@ class Bill:
     again: of a step, its price less the price without the tokens that were stored before.
     """
 
-    def __init__(self, s12: ModuleType, machine: tuple[Any, Any, Any] | None = None, link: Any = None, block_size: int = 16):
+    def __init__(
+        self, s12: ModuleType, machine: tuple[Any, Any, Any] | None = None, link: Any = None, block_size: int = 16
+    ):
         cost, _, model = machine or machines()[0]
         self.runner = s12.SwapRunner(cost, model, link or s12.PCIE4, block_size)
         self.cost, self.copies, self.copy_ns, self.again, self.again_ns = cost, 0, 0, 0, 0
@@ -270,8 +274,8 @@ def one_load_both_ways(s12: ModuleType) -> dict[str, Any]:
     columns = ("", "cpu", "run s", "longest pause ms", "evictions", "again: tokens", "ms", "copies", "ms")
     print(table(columns, rows) + "\n")
     _say(
-        "The pause hardly changes, because nearly all of it is waiting for blocks, not bringing KV back. With 10 CPU blocks a "
-        "victim often finds no room for all of its KV and falls back to recompute: both bills."
+        "Both bills are small beside the run, and the pause is nearly all waiting for blocks, not bringing KV back: which way back "
+        "is cheaper hardly matters here. With 10 CPU blocks only the small victims move, the others fall back to recompute."
     )
     names = ("machine", "cpu_blocks", "run_s", "longest_pause_ms", "evictions", "again", "again_ms", "copies", "copy_ms")
     return {"rows": [dict(zip(names, row)) for row in rows]}
@@ -279,7 +283,9 @@ def one_load_both_ways(s12: ModuleType) -> dict[str, Any]:
 
 def whom_to_evict(s12: ModuleType) -> dict[str, Any]:
     heading("4. Whom to evict")
-    _say("Recompute, and three victims. First 500 small requests (16-160, outputs 16-96) at 25/s in 100 blocks, then the burst.")
+    _say(
+        "Recompute, and three victims. First 500 small requests (16-160, outputs 16-96) at 25/s in 100 blocks, then the burst."
+    )
     rows = []
     loads = (
         ("stream", lambda: traces.story_d(500, rate=25.0), {"num_blocks": 100, "max_num_seqs": 256}),
@@ -316,14 +322,15 @@ def thrash(s12: ModuleType) -> dict[str, Any]:
     rows = []
     for blocks in (6000, 2000, 1000, 600):
         limits: dict[str, Any] = {"num_blocks": blocks, "max_num_seqs": 64, "max_num_batched_tokens": 512}
-        tries: tuple[tuple[str, Callable[[], Report]], ...] = (
-            ("chunk", lambda: simulate(s12, long_prompts(), **limits)),
-            ("held back", lambda: simulate(s12, long_prompts(), meter=ThrashMeter(), **limits)),
-            ("swap", lambda: simulate(s12, long_prompts(), s12.SwapRunner(), cpu_blocks=blocks, **limits)),
-            ("full prompt", lambda: simulate(s12, long_prompts(), admission="full_prompt", **limits)),
-        )
-        for name, run in tries[:1] if blocks == 6000 else tries:
-            rows.append((blocks, name, *_headline(run())))
+        tries: dict[str, dict[str, Any]] = {
+            "chunk": {},
+            "held back": {"meter": ThrashMeter()},
+            "swap": {"runner": s12.SwapRunner(), "cpu_blocks": blocks},
+            "full prompt": {"admission": "full_prompt"},
+        }
+        for name, change in tries.items():
+            if blocks < 6000 or name == "chunk":
+                rows.append((blocks, name, *_headline(simulate(s12, long_prompts(), **limits, **change))))
     print(table(("blocks", "joins", *COLUMNS), rows) + "\n")
     calm = recovery(s12)
     _say(
