@@ -689,6 +689,14 @@ class TestAnyLoad:
         expect(policy, "free blocks at the end", free, (load.blocks, load.cpu), "nothing leaks", LEAVE)
 
     @settings(max_examples=40)
+    @given(load=loads)
+    def test_with_victims_at_the_back_everybody_finishes_too(self, load):
+        limits = dict(max_num_batched_tokens=load.budget, max_num_seqs=load.seats, num_blocks=load.blocks, watermark=0.0)
+        config = Config(**limits, block_size=load.block_size, admission=load.admission)
+        run = run_to_end(SwappingScheduler(config, ToTheBack()), load.requests())
+        expect("victims to the back", "finished", len(run.finished), len(load.sizes), "no livelock there either", BACK)
+
+    @settings(max_examples=40)
     @given(load=loads, aborts=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), max_size=4))
     def test_nothing_leaks_when_requests_are_aborted(self, load, aborts):
         scheduler = load.machine()

@@ -16,7 +16,8 @@ def pictures() -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(ROOT / "solutions"))
     import s03_step_cost
     import s04_kv_memory
-    from kit import blocktree, kv_memory_experiments, paging, roofline
+    import s12_preemption
+    from kit import blocktree, kv_memory_experiments, paging, preemption_pictures, roofline
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
@@ -41,6 +42,11 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s10_simulator_pinned.svg", svg(wide[-1], pinned=example[0].run)
     yield "s10_simulator_twin.svg", svg(frames(presets()["evil twin"])[-1])
     yield "s10_simulator_story_a.svg", svg(frames(presets()["story A: stuck behind the head"])[-1], "r20")
+    yield "s12_bills.svg", preemption_pictures.bills_svg(s12_preemption)
+    yield (
+        "s12_timelines.svg",
+        preemption_pictures.svg(preemption_pictures.frames(s12_preemption, preemption_pictures.Setup())[-1]),
+    )
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
 

@@ -243,7 +243,8 @@ def simulate(
 COLUMNS = ("tokens/s", "TTFT p50", "p99 ms", "longest pause ms", "evictions", "most of one", "rec/new")
 
 
-def _headline(report: Report) -> tuple[Any, ...]:
+def headline(report: Report) -> tuple[Any, ...]:
+    """What stands under COLUMNS."""
     most = max((row.preemptions for row in report.rows), default=0)
     return (
         round(report.tokens_per_s),
@@ -294,7 +295,7 @@ def whom_to_evict(s12: ModuleType) -> dict[str, Any]:
     )
     for load, requests, limits in loads:
         for name, key in s12.VICTIM_KEYS.items():
-            rows.append((load, name, *_headline(simulate(s12, requests(), victim=key, **limits))))
+            rows.append((load, name, *headline(simulate(s12, requests(), victim=key, **limits))))
     print(table(("load", "victim", *COLUMNS), rows))
     return {"rows": [dict(zip(("load", "victim", *COLUMNS), row)) for row in rows]}
 
@@ -305,7 +306,7 @@ def front_or_back(s12: ModuleType) -> dict[str, Any]:
     rows = []
     for name, order in (("front", None), ("back", s12.ToTheBack())):
         report = simulate(s12, traces.story_e(), order=order, num_blocks=60, max_num_seqs=64)
-        rows.append((name, *_headline(report), f"{report.duration_s:.1f}"))
+        rows.append((name, *headline(report), f"{report.duration_s:.1f}"))
     print(table(("victim to the", *COLUMNS, "run s"), rows))
     return {"rows": [dict(zip(("to", *COLUMNS, "run_s"), row)) for row in rows]}
 
@@ -330,7 +331,7 @@ def thrash(s12: ModuleType) -> dict[str, Any]:
         }
         for name, change in tries.items():
             if blocks < 6000 or name == "chunk":
-                rows.append((blocks, name, *_headline(simulate(s12, long_prompts(), **limits, **change))))
+                rows.append((blocks, name, *headline(simulate(s12, long_prompts(), **limits, **change))))
     print(table(("blocks", "joins", *COLUMNS), rows) + "\n")
     calm = recovery(s12)
     _say(
@@ -413,8 +414,11 @@ def _one_load(args: argparse.Namespace, s12: ModuleType) -> dict[str, Any]:
         reports = {"recompute": run(cpu_blocks=0), f"{config.cpu_blocks} CPU blocks": run()}
     incidents.print_limits("A burst of sixty (prompts 50-300, outputs 50-200), priorities 0, 1, 2 in turn", config)
     print(f"{config.cpu_blocks:,} CPU blocks\n")
-    print(table(("", "finished", *COLUMNS, "run s"),
-                [(name, len(r.finished), *_headline(r), f"{r.duration_s:.1f}") for name, r in reports.items()]))  # fmt: skip
+    rows = [
+        (name, len(r.finished), *headline(r), f"{r.computed_tokens:,}", f"{r.duration_s:.1f}")
+        for name, r in reports.items()
+    ]
+    print(table(("", "finished", *COLUMNS, "computed", "run s"), rows))
     for name, report in reports.items():
         if report.diagnosis:
             print(f"\n{name} is {report.end}: {report.diagnosis}")
