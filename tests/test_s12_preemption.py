@@ -194,6 +194,7 @@ class TestSwapOut:
 
     def out(self, cpu: int = 8):
         scheduler = machine(9, cpu)
+        scheduler.pool.free_blocks.reverse()  # an old pool hands blocks out in any order, here 8, 7, 6, …
         a, b = request("A", 3, 6, made=1), request("B", 9, 6, made=1)
         seat(scheduler, a, b)
         table = list(b.blocks)
@@ -548,6 +549,14 @@ class TestOneLoadBothWays:
             got = [one.output for one in run.requests]
             want = [lone_output(one) for one in run.requests]
             expect(f"{cpu} CPU blocks", "outputs", got, want, "tokens never depend on the schedule", SWAP)
+
+    def test_in_an_old_pool_the_kv_comes_back_in_its_place(self):
+        scheduler = machine(5, 8)
+        scheduler.pool.free_blocks = [1, 4, 0, 3, 2]
+        scheduler.cpu_pool.free_blocks = [3, 6, 1, 7, 5, 0, 2, 4]
+        sizes = (("A", 3, 6), ("B", 4, 5), ("C", 5, 3), ("D", 2, 3))
+        run = run_to_end(scheduler, [request(*size) for size in sizes])
+        expect("blocks in any order", "finished", len(run.finished), 4, "the pairs of a swap keep the table's order", SWAP)
 
     def test_a_swap_computes_nothing_again(self):
         got = [sum(one.recomputed_tokens for one in self.run(cpu).requests) for cpu in (0, 1, 2)]

@@ -1,6 +1,6 @@
 """The blocks are copied in the order of their ids. Coming back, they are taken for the order of the request's tokens."""
 
-CAUGHT_BY = "test_everything_finishes_with_the_tokens_it_gets_alone"
+CAUGHT_BY = "test_in_an_old_pool_the_kv_comes_back_in_its_place"
 MESSAGE = "what was copied out is not what came back"
 
 

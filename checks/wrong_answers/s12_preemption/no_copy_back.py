@@ -1,6 +1,6 @@
 """On its return a request gets new GPU blocks, and its CPU blocks are freed; that somebody has to copy the KV is forgotten."""
 
-CAUGHT_BY = "test_everything_finishes_with_the_tokens_it_gets_alone"
+CAUGHT_BY = "test_swap_and_recompute_give_the_same_tokens"
 MESSAGE = "no copy brings its KV"
 
 
