@@ -552,7 +552,7 @@ class TestOneLoadBothWays:
 
     def test_in_an_old_pool_the_kv_comes_back_in_its_place(self):
         scheduler = machine(5, 8)
-        scheduler.pool.free_blocks = [1, 4, 0, 3, 2]
+        scheduler.pool.free_blocks.reverse()  # handed out from 4 down: C lies in 2 and 1
         scheduler.cpu_pool.free_blocks = [3, 6, 1, 7, 5, 0, 2, 4]
         sizes = (("A", 3, 6), ("B", 4, 5), ("C", 5, 3), ("D", 2, 3))
         run = run_to_end(scheduler, [request(*size) for size in sizes])
