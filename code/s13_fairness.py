@@ -131,7 +131,7 @@ class FairScheduler(SwappingScheduler):
             policy = AgingPriority(config.aging_per_step)
         super().__init__(config, policy, victim_key)
         if isinstance(self.policy, FairShare):
-            self.waiting = FairQueue(self.policy, self)
+            self.waiting: FairQueue | WaitingQueue = FairQueue(self.policy, self)
 
     def place(self, request: Request) -> tuple[float, ...]:
         """As in s12; but where urgent requests take seats, a swapped one goes before others of its own priority only."""

@@ -73,6 +73,7 @@ def show(value: Any) -> str:
 def section(scheduler: Any, of_s10: str = "Two passes") -> str:
     """Where a general mistake of a scheduler is explained: in its own lesson; s10 has a section for each kind."""
     sections = {"s08_static_batching": "A closed batch", "s09_continuous_batching": "Decide every step"}
+    sections |= {"s11_chunked_prefill": "A step"}
     lesson = type(scheduler).__module__
     return f"{lesson}/{sections.get(lesson, of_s10)}"
 
