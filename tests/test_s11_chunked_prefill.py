@@ -168,13 +168,18 @@ class TestSchedule:
 
     def test_decodes_are_not_served_after_the_chunks(self):
         scheduler = machine()
-        long, a = request("L", 30, 2), request("A", 3, 6, made=1)
-        midway(scheduler, long, 4)
+        a, long = request("A", 3, 6, made=1), request("L", 30, 2)
         seat(scheduler, a)
-        scheduler.config = machine(long_prefill_token_threshold=5).config
-        where, cause = "threshold 5; L runs first, then A", "`running` is walked in its own order, whatever anybody lacks"
-        got = scheduler.schedule().tokens
-        expect(where, "schedule()", list(got.items()), [(long, 5), (a, 1)], cause, STEP)
+        midway(scheduler, long, 4)
+        where, cause = "A decodes, L has 4 of its 30", "`running` is walked in its own order, whatever anybody lacks"
+        expect(where, "schedule()", scheduler.schedule().tokens, {a: 1, long: 7}, cause, STEP)
+
+    def test_two_prompts_share_a_step(self):
+        scheduler = machine()
+        one, other = request("L", 5, 2), request("M", 9, 2)
+        queue(scheduler, one, other)
+        cause = "what one prompt leaves of the budget is for the next in line"
+        expect("L5 and M9 wait, budget 8", "schedule()", scheduler.schedule().tokens, {one: 5, other: 3}, cause, STEP)
 
     def test_what_is_left_of_the_budget_is_noted(self):
         scheduler = machine(blocks=12)
@@ -197,6 +202,14 @@ class TestSchedule:
         scheduler, _, _, long, _ = self.busy(prefill_first=True)
         cause = "`prefill_first`: prompts and decodes never share a step; L's chunk is due, so A and B wait"
         expect(f"prefill_first, {self.WHERE}", "schedule()", scheduler.schedule().tokens, {long: 8}, cause, STEP)
+
+    def test_prompts_first_leaves_the_rest_of_a_step_empty(self):
+        scheduler = machine(prefill_first=True)
+        a, long = request("A", 3, 6, made=1), request("L", 13, 2)
+        seat(scheduler, a)
+        midway(scheduler, long, 8)
+        cause = "a chunk of a running prompt is a prompt too: ask whether `batch.tokens` is empty, not who was admitted"
+        expect("prefill_first, L lacks 5, A decodes", "schedule()", scheduler.schedule().tokens, {long: 5}, cause, STEP)
 
     def test_prompts_first_admits_before_it_decodes(self):
         scheduler = machine(prefill_first=True)

@@ -1,9 +1,7 @@
-"""A chunk is charged to the budget with all that its request is behind by. Nobody finds a token beside a long prompt.
-Healthy as long as no prompt is cut."""
+"""A chunk is charged to the budget with all that its request is behind by. With a threshold the others find no token beside a long prompt."""
 
 CAUGHT_BY = "test_a_chunk_costs_what_it_computes"
 MESSAGE = "a chunk of n takes n tokens"
-MYSTERY = "B"
 
 
 class ChunkedScheduler:

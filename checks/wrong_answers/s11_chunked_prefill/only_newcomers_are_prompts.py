@@ -1,7 +1,7 @@
 """Prompts first asks whether anybody was admitted. A prompt that runs already, in its second chunk, shares its step with the decodes."""
 
-CAUGHT_BY = "test_prompts_first_computes_no_decode_beside_a_prompt"
-MESSAGE = "never share a step"
+CAUGHT_BY = "test_prompts_first_leaves_the_rest_of_a_step_empty"
+MESSAGE = "not who was admitted"
 
 
 class ChunkedScheduler:
