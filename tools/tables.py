@@ -117,4 +117,7 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (running_example, evil_twin, small_budget, watermarks, real_lengths)}[sys.argv[1]]()
+    {
+        f.__name__: f
+        for f in (running_example, evil_twin, chunked_example, threshold_example, small_budget, watermarks, real_lengths)
+    }[sys.argv[1]]()

@@ -210,23 +210,21 @@ def a_short_one_passes(bench: Bench) -> dict[str, Any]:
 def alternating(scheduler: Any) -> Any:
     """Chunks without mixing as Sarathi-Serve's table has them: a step of prompts, a step of decodes, in turns."""
 
-    class Alternating(scheduler):
-        prompts_had_theirs = False
+    from s08_static_batching import Batch
 
-        def schedule(self) -> Any:
-            config, own = self.config, self.running
-            decodes = [request for request in own if self.decodes(request)]
-            turn = decodes if self.prompts_had_theirs and decodes else None
-            self.batch = type(self.batch)()
-            left = config.max_num_batched_tokens
-            if turn is None:
-                left = self.decode_pass(left, [request for request in own if not self.decodes(request)])
+    class Alternating(scheduler):
+        prompts_are_next = True
+
+        def schedule(self) -> Batch:
+            self.batch: Batch = Batch()
+            left, running = self.config.max_num_batched_tokens, list(self.running)
+            decodes = [request for request in running if self.decodes(request)]
+            if self.prompts_are_next or not decodes:
+                left = self.decode_pass(left, [request for request in running if request not in decodes])
                 left = self.admit_pass(left)
-            self.prompts_had_theirs = bool(self.batch.tokens)
+            self.prompts_are_next = not self.batch.tokens
             if not self.batch.tokens:
                 left = self.decode_pass(left, decodes)
-                if self.batch.preempted:
-                    left = self.admit_pass(left)
             self.batch.budget_left = left
             return self.batch
 
