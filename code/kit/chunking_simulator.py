@@ -22,7 +22,7 @@ LESSON = "s11_chunked_prefill"
 MOST_STEPS = 400
 WIDTH, LEFT, RIGHT = 900, 64, 884
 STRIP, PLOT, ROW = 150, 110, 20  # heights in pixels
-WAYS = {  # steps -> what they say in a config
+WAYS: dict[str, dict[str, Any]] = {  # steps -> what they say in a config
     "mixed chunks": {},
     "chunks, prompts first": {"prefill_first": True},
     "whole prompts": {"chunked_prefill": False},
