@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.config import Config
 from kit.replay import replay
-from kit.runner import FakeRunner
+from kit.runner import FakeRunner, fake_token
 from kit.workloads import read_workloads
 from s08_static_batching import Batch, Engine
 from s11_chunked_prefill import ChunkedScheduler, longest_gap
@@ -250,7 +250,7 @@ class TestSamples:
         """A runner like a real one: it has scores behind the last token of every chunk, and samples from all of them."""
 
         def execute(self, batch):
-            return {one.id: [self._token(one)] for one in batch.tokens}, 1
+            return {one.id: [fake_token([*one.prompt, *one.output][: one.num_computed_tokens])] for one in batch.tokens}, 1
 
     def test_a_chunk_that_is_not_the_last_yields_nothing(self):
         scheduler, one = machine(), request("L", 13, 3)
