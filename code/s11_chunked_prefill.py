@@ -6,7 +6,7 @@ which reads a log; `main`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kit.config import Config
 from kit.exercise import exercise
@@ -82,7 +82,7 @@ class ChunkedScheduler(Scheduler):
         gap = request.num_tokens - request.num_computed_tokens
         return 1 if self.config.chunked_prefill else gap, self.gate(request, chunk)
 
-    def update(self, batch: Batch, tokens: dict[str, list[int]]) -> list[Request]:
+    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
         """As before, but what a runner samples behind a chunk that is not the last means nothing, and is dropped."""
         early = [request.id for request in batch.tokens if not self.samples(request) and request.id in tokens]
         if early:

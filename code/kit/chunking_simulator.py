@@ -114,8 +114,6 @@ def frames(knobs: Knobs) -> list[Frame]:
         engine.arrive()
         behind = {r: (r.num_computed_tokens, r.num_tokens) for r in load}
         batch = engine.step()
-        if not batch.tokens and not scheduler.running and not engine.arrivals:
-            break  # stuck: one idle step says it all
         kinds = {
             r: "decode" if behind[r][1] - behind[r][0] == 1 and behind[r][1] > len(r.prompt) else "prefill" for r in load
         }
@@ -138,6 +136,8 @@ def frames(knobs: Knobs) -> list[Frame]:
         head = next(iter(scheduler.waiting), None)
         note = f"{head.id} waits: {batch.head}" if head is not None and batch.head else "nobody waits"
         moments.append((bars, max(lesson.longest_gap(log).values(), default=0), dict(first), " ".join(refused) or note))
+        if not batch.tokens and not scheduler.running and not engine.arrivals:
+            break  # nothing can change any more: one idle step says it all
     return [Frame(knobs, i, tuple(columns), *moment) for i, moment in enumerate(moments, 1)]
 
 
