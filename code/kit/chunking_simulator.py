@@ -112,6 +112,7 @@ def frames(knobs: Knobs) -> list[Frame]:
         if not (engine.arrivals or scheduler.waiting or scheduler.running):
             break
         engine.arrive()
+        start_ns = engine.clock_ns
         behind = {r: (r.num_computed_tokens, r.num_tokens) for r in load}
         batch = engine.step()
         kinds = {
@@ -131,7 +132,7 @@ def frames(knobs: Knobs) -> list[Frame]:
         for r in load:
             if r.finish_reason:
                 last.pop(r.id, None)
-        bars = tuple(_bar(r, batch, kinds[r], behind[r][1], engine.clock_ns) for r in load)
+        bars = tuple(_bar(r, batch, kinds[r], behind[r][1], start_ns) for r in load)
         refused = [f"{r.id} was refused: {error}" for r, error in engine.report.refused]
         head = next(iter(scheduler.waiting), None)
         note = f"{head.id} waits: {batch.head}" if head is not None and batch.head else "nobody waits"
@@ -141,11 +142,10 @@ def frames(knobs: Knobs) -> list[Frame]:
     return [Frame(knobs, i, tuple(columns), *moment) for i, moment in enumerate(moments, 1)]
 
 
-def _bar(request: Request, batch: Any, kind: str, known: int, clock_ns: int) -> Bar:
+def _bar(request: Request, batch: Any, kind: str, known: int, start_ns: int) -> Bar:
     now = batch.tokens.get(request, 0)
-    state = request.finish_reason or ("runs" if request.num_computed_tokens else "waits")
-    if request.arrival_ns >= clock_ns:
-        state = "not here yet"
+    here = "runs" if request.num_computed_tokens else "waits" if request.arrival_ns <= start_ns else "not here yet"
+    state = request.finish_reason or here
     total = len(request.prompt) + request.max_tokens
     return Bar(request.id, len(request.prompt), request.num_computed_tokens, known, total, now, kind, state)
 
