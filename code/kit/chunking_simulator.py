@@ -14,7 +14,7 @@ from typing import Any
 
 from kit.config import Config
 from kit.drawing import BLAME, CARD, DECODE, EMPTY, FONT, INK, LINE, PREFILL, SOFT, WARM, Pen
-from kit.errors import CourseError
+from kit.errors import CourseError, RequestRefused
 from kit.request import Request
 from kit.runner import FakeRunner
 
@@ -132,8 +132,12 @@ def frames(knobs: Knobs) -> list[Frame]:
         for r in load:
             if r.finish_reason:
                 last.pop(r.id, None)
-        bars = tuple(_bar(r, batch, kinds[r], behind[r][1], start_ns) for r in load)
-        refused = [f"{r.id} was refused: {error}" for r, error in engine.report.refused]
+        bars = tuple(_bar(r, batch.tokens.get(r, 0), kinds[r], *behind[r], start_ns) for r in load)
+        refused = [
+            f"{r.id} was refused, {error.reason}: {error.needed} > {error.available}."
+            for r, error in engine.report.refused
+            if isinstance(error, RequestRefused)
+        ]
         head = next(iter(scheduler.waiting), None)
         note = f"{head.id} waits: {batch.head}" if head is not None and batch.head else "nobody waits"
         moments.append((bars, max(lesson.longest_gap(log).values(), default=0), dict(first), " ".join(refused) or note))
@@ -142,12 +146,12 @@ def frames(knobs: Knobs) -> list[Frame]:
     return [Frame(knobs, i, tuple(columns), *moment) for i, moment in enumerate(moments, 1)]
 
 
-def _bar(request: Request, batch: Any, kind: str, known: int, start_ns: int) -> Bar:
-    now = batch.tokens.get(request, 0)
-    here = "runs" if request.num_computed_tokens else "waits" if request.arrival_ns <= start_ns else "not here yet"
-    state = request.finish_reason or here
+def _bar(request: Request, now: int, kind: str, computed: int, known: int, start_ns: int) -> Bar:
+    """computed: tokens stored before the step: at its end a request that is done has none any more."""
+    here = "runs" if computed + now else "waits" if request.arrival_ns <= start_ns else "not here yet"
     total = len(request.prompt) + request.max_tokens
-    return Bar(request.id, len(request.prompt), request.num_computed_tokens, known, total, now, kind, state)
+    state = "done" if request.finish_reason in ("length", "stop") else request.finish_reason or here
+    return Bar(request.id, len(request.prompt), computed + now, known, total, now, kind, state)
 
 
 def svg(frame: Frame, key: str = "") -> str:
@@ -242,7 +246,7 @@ def _request_row(pen: Pen, bar: Bar, first_token: int | None, y: float) -> None:
     pen.rect(LEFT + (bar.stored - bar.now) * scale, y + 4, bar.now * scale, 10, DECODE if bar.kind == "decode" else PREFILL)
     pen.line(LEFT + bar.prompt * scale, y + 2, LEFT + bar.prompt * scale, y + 16, INK)
     token = f", first token in step {first_token}" if first_token else ""
-    pen.text(RIGHT - 6, y + 13, f"{bar.stored}/{bar.total}, {bar.state}{token}", 11, SOFT, "text-anchor='end'")
+    pen.text(RIGHT - 6, y + 13, f"{bar.stored}/{bar.total} stored, {bar.state}{token}", 11, SOFT, "text-anchor='end'")
 
 
 def show(preset: str = "mixed chunks") -> Any:
