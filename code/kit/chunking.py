@@ -305,7 +305,7 @@ def who_may_join(bench: Bench) -> dict[str, Any]:
     heading("5. Who may join")
     _say(
         "40 long prompts (1,500-3,000 tokens, outputs 50-200), 3 a second, budget 512, 64 seats, in pools that hold two of them, "
-        "or six. `chunk` admits who has room for a first chunk, `full_prompt` who has room for all that it knows."
+        "or more. `chunk` admits who has room for a first chunk, `full_prompt` who has room for all that it knows."
     )
     columns = ("blocks", "admission", *incidents._COLUMNS, "ran together")
     rows: list[tuple[Any, ...]] = []
