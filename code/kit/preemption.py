@@ -393,7 +393,7 @@ def _config(args: argparse.Namespace, **defaults: Any) -> Config:
 
 
 def _mystery(letter: str) -> Path:
-    return incidents._mystery(letter, LESSON)
+    return incidents.mystery(letter, LESSON)
 
 
 def _one_load(args: argparse.Namespace, s12: ModuleType) -> dict[str, Any]:
