@@ -219,6 +219,50 @@ def test_from_s11_on_absent_options_mean_the_defaults_of_the_conventions():
     assert translate({"chunked_prefill": False}, "s11")["chunked_prefill"] is False
 
 
+@pytest.mark.parametrize(
+    ("lesson", "options", "words"),
+    [
+        ("s11", {"chunked_prefill": "yes"}, "chunked_prefill is 'yes'; it must be true or false"),
+        ("s11", {"enable_chunked_prefill": []}, r"chunked_prefill is \[\]; it must be true or false"),
+        ("s11", {"scheduler_reserve_full_isl": "yes"}, "scheduler_reserve_full_isl is 'yes'; it must be true or false"),
+        ("s11", {"prefill_first": 1}, "prefill_first is 1; it must be true or false"),
+        ("s11", {"long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1; it must be at least 0"),
+        ("s11", {"long_prefill_token_threshold": "4"}, "long_prefill_token_threshold is '4'; it must be a whole number"),
+        ("s11", {"long_prefill_token_threshold": 20, "max_model_len": 16}, "20 is beyond max_model_len 16"),
+        ("s11", {"admission": "all"}, "admission 'all' is unknown; choose chunk, full_prompt, to_completion"),
+        ("s11", {"admission": "to_completion"}, "s11 knows chunk and full_prompt, more comes with s13"),
+        ("s12", {"admission": "to_completion"}, "s12 knows chunk and full_prompt, more comes with s13"),
+        ("s11", {"cpu_blocks": 4}, "cpu_blocks is 4; s11 knows only 0 there, more comes with s12"),
+        ("s12", {"cpu_blocks": -1}, "cpu_blocks is -1; it must be at least 0"),
+        ("s12", {"cpu_blocks": float("nan")}, "cpu_blocks is nan; it must be a whole number"),
+        ("s12", {"cpu_blocks": True}, "cpu_blocks is True; it must be a whole number"),
+        ("s12", {"skip_blocked": True}, "skip_blocked is true; s12 knows only false there, more comes with s13"),
+        ("s12", {"policy": "priority", "aging_per_step": 0.5}, "aging_per_step is 0.5; s12 knows only 0 there"),
+        ("s13", {"skip_blocked": "no"}, "skip_blocked is 'no'; it must be true or false"),
+        ("s13", {"preempt_for_priority": True}, "preempt_for_priority is set, and policy is 'fcfs'"),
+        ("s13", {"policy": "priority", "aging_per_step": -0.1}, "aging_per_step is -0.1; it must be a number, at least 0"),
+        ("s13", {"policy": "priority", "aging_per_step": "0.1"}, "aging_per_step is '0.1'; it must be a number"),
+        ("s13", {"policy": "priority", "aging_per_step": float("nan")}, "aging_per_step is nan; it must be a number"),
+        ("s13", {"prefix_caching": True}, "prefix_caching is true; s13 knows only false there, more comes with s14"),
+        ("s13", {"enable_prefix_caching": "yes"}, 'enable_prefix_caching is "yes"; s13 knows only false there'),
+        ("s13", {"cpu_block": 4}, "unknown option 'cpu_block'; did you mean 'cpu_blocks'?"),
+    ],
+)
+def test_a_later_option_with_a_wrong_value_is_one_sentence(lesson, options, words):
+    with pytest.raises(CourseError, match=words) as caught:
+        replay(workload(one(), **options), of(lesson), lesson)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lesson", SCHEDULERS)
+def test_null_is_the_same_as_leaving_an_option_out(lesson):
+    nothing = dict.fromkeys(
+        ("long_prefill_token_threshold", "cpu_blocks", "aging_per_step", "skip_blocked", "prefix_caching", "admission",
+         "enable_chunked_prefill")
+    )  # fmt: skip
+    assert replay(workload(one(), **nothing), of(lesson), lesson) == replay(workload(one()), of(lesson), lesson)
+
+
 def files(tmp_path):
     first, second = workload(one()), {"name": "second", **workload(one(id="b"))}
     text = {
