@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "solutions"))
@@ -61,17 +61,13 @@ VARIANTS: dict[str, tuple[type[ChunkedScheduler], str]] = {
 COLUMNS = ("", "steps", "preemptions", "rec/new", "tokens/s", "TTFT p50 s", "p99 s", "longest gap s")
 
 
-def study(requests: Callable[[], list[Request]], blocks: int, names: Sequence[str]) -> list[tuple[object, ...]]:
-    """A row a variant. `requests` makes the load anew each time."""
-    rows = []
-    for name in names:
-        scheduler, admission = VARIANTS[name]
-        config = Config(max_num_batched_tokens=512, max_num_seqs=256, num_blocks=blocks, admission=admission)
-        engine = Engine(scheduler(config), None, requests())
-        with options.Progress(name) as progress:
-            report = engine.run(watch=lambda: progress.update(len(engine.report.rows)))
-        rows.append(row(name, report))
-    return rows
+def run(name: str, requests: list[Request], blocks: int) -> tuple[object, ...]:
+    """The row of one variant."""
+    scheduler, admission = VARIANTS[name]
+    config = Config(max_num_batched_tokens=512, max_num_seqs=256, num_blocks=blocks, admission=admission)
+    engine = Engine(scheduler(config), None, requests)
+    with options.Progress(name, len(requests)) as progress:
+        return row(name, engine.run(watch=lambda: progress.update(len(engine.report.rows))))
 
 
 def row(name: str, report: Report) -> tuple[object, ...]:
@@ -101,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     what = Path(args.trace).name if args.trace else "synthetic, like Azure conv"
     print(f"{what}: {len(load()):,} requests; {args.blocks:,} blocks; budget 512; 256 seats; {A100_LLAMA3_8B.label}\n")
-    print(table(COLUMNS, study(load, args.blocks, [args.only] if args.only else list(VARIANTS))))
+    print(table(COLUMNS, [run(name, load(), args.blocks) for name in ([args.only] if args.only else VARIANTS)]))
     return 0
 
 
