@@ -24,7 +24,7 @@ from s12_preemption import SwappingScheduler
 from s13_fairness import FairScheduler
 
 SCHEDULERS = {"s11": ChunkedScheduler, "s12": SwappingScheduler, "s13": FairScheduler}
-LOADS = 4000  # a lesson: a few seconds in all
+LOADS = 3000  # a lesson: a few seconds in all
 FIELD_CASES = {
     name: case
     for name, case in read_workloads(ROOT / "tests" / "data" / "field_cases.json")
