@@ -51,6 +51,7 @@ class Model:
         self.added = 0
         self.tokens: dict[Job, int] = {}
         self.evicted: list[Job] = []  # in this step, for memory
+        self.copied_in = False  # in this step, from the CPU: copies out come first, so nobody is copied out after that
 
     # What is counted, never kept
 
@@ -105,6 +106,7 @@ class Model:
     def schedule(self) -> None:
         c = self.c
         self.tokens, self.evicted, self.left = {}, [], c["max_num_batched_tokens"]
+        self.copied_in = False
         if not c["prefill_first"]:
             self.serve(list(self.running))
             self.admit()
@@ -147,7 +149,7 @@ class Model:
         job.computed -= back
         self.running.remove(job)
         stored = blocks_for(job.computed, self.c["block_size"])
-        if 0 < stored <= self.cpu_free():
+        if 0 < stored <= self.cpu_free() and not self.copied_in:
             job.cpu_blocks = stored
         else:
             job.row["recomputed_tokens"] += job.computed
@@ -208,7 +210,7 @@ class Model:
         self.waiting.remove(job)
         self.running.append(job)
         if job.cpu_blocks:
-            job.blocks, job.cpu_blocks = job.cpu_blocks, 0
+            job.blocks, job.cpu_blocks, self.copied_in = job.cpu_blocks, 0, True
         else:
             job.row["prefix_hit_tokens_at_admission"].append(0)
         self.compute(job, self.chunk(job))
