@@ -46,11 +46,17 @@ def _without_null_block(blocks: Any) -> int:
     return blocks - 1
 
 
+def _full_isl(on: Any) -> str:
+    if not isinstance(on, bool):
+        raise BadConfig(f"scheduler_reserve_full_isl is {on!r}; it must be true or false")
+    return "full_prompt" if on else "chunk"
+
+
 OTHER_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "num_gpu_blocks": ("num_blocks", _without_null_block),
     "enable_chunked_prefill": ("chunked_prefill", lambda on: on),
     "enable_prefix_caching": ("prefix_caching", lambda on: on),
-    "scheduler_reserve_full_isl": ("admission", lambda on: "full_prompt" if on else "chunk"),
+    "scheduler_reserve_full_isl": ("admission", _full_isl),
 }
 
 
@@ -94,10 +100,12 @@ def translate(options: Mapping[str, Any], lesson: str) -> dict[str, Any]:
         if given.setdefault(name, key) != key:
             raise BadConfig(f"{given[name]} and {key} set the same thing: leave one of them out")
         since, before, _ = LATER.get(name, ("", None, None))
+        if value is None and name in LATER:
+            continue  # null is the same as leaving it out
         value = meaning(value)
         if since <= lesson:
             known[name] = value
-        elif value not in (before, None):
+        elif value != before:
             here, there = json.dumps(value), json.dumps(before)
             raise BadConfig(f"{key} is {here}; {lesson} knows only {there} there, more comes with {since}")
     if known.get("admission") == "to_completion" and lesson < "s13":
