@@ -324,6 +324,7 @@ def report(name: str, found: Divergence, told: list[tuple[int, list[Any]]] | Non
     rows = [("what", found.what), ("rule", found.rule), ("theirs", found.theirs), ("ours", found.ours)]
     lines = [f"{name}, {where}: the first difference", *(f"  {label:8}{text}" for label, text in rows)]
     own = [entry for step, entries in told or [] if step == found.step for entry in entries]
+    own.sort(key=lambda entry: bool(entry.ids))  # the step's numbers first
     if own:
         lines += ["  ours, explained:", *(f"    {entry}" for entry in own)]
     return "\n".join(lines)

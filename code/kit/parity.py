@@ -43,7 +43,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
     if args.model:
         from kit import stories
 
-        return stories.tell(args, scheduler, engine)
+        return stories.tell(args, lambda config: scheduler(config, safe=True), engine)  # what a model reads must be written
     if args.trace:
         result = incidents.run_trace(args, scheduler, engine)
     elif any((args.budget, args.blocks, args.policy, args.config, args.mystery)):
@@ -79,8 +79,8 @@ def replay_file(
     """
     out, err = out or sys.stdout, err or sys.stderr
     make = explaining(scheduler) if explain else scheduler
-    code, compared, differ = 0, 0, []  # type: int, int, list[str]
-    said = False
+    code, compared, failed, said = 0, 0, 0, False
+    differ: list[str] = []
     try:
         workloads = list(placed_workloads(path))
     except CourseError as error:
@@ -101,21 +101,24 @@ def replay_file(
             if diff:
                 if not recorded(workload):
                     raise BadTrace("it carries no decisions to compare with, neither trace nor expect")
+                first = first_divergence(workload, found)
                 compared += 1
-                if (first := first_divergence(workload, found)) is not None:
+                if first is not None:
                     if not differ:
                         told = found.told or replay(workload, explaining(scheduler)).told
                         print(report(where, first, told), file=err)
                     differ.append(name)
+        except BrokenPipeError:
+            raise
         except Exception as error:  # say which workload broke the scheduler, and go on with the next
             what = error if isinstance(error, CourseError) else f"the scheduler raised {type(error).__name__}: {error}"
             print(f"{where}: {what}", file=err)
-            code = 2
+            code, failed = 2, failed + 1
     if explain and not said and not code:
         print(f"{path}: nothing to explain there: {_asked(requests, steps)}", file=err)
         code = 2
     if diff:
-        print(_verdict(compared, differ), file=err)
+        print(_verdict(compared, differ, failed), file=err)
     return code or int(bool(differ))
 
 
@@ -126,7 +129,7 @@ def _skipped(workload: Mapping[str, Any]) -> str:
         return f"it is for {needs}"
     if "config" not in workload and "lesson" in workload:  # a field case that tests a lesson
         return "it has no config"
-    if needs < NUMBER:
+    if needs < NUMBER and isinstance(workload.get("config"), dict):
         config = {key: value for key, value in workload["config"].items() if key != "max_steps"}
         try:
             translate(config, NUMBER)
@@ -166,11 +169,10 @@ def _asked(requests: Sequence[str], steps: tuple[int, int] | None) -> str:
     return who + (f" from step {steps[0]} to {steps[1]}" if steps else "")
 
 
-def _verdict(compared: int, differ: Sequence[str]) -> str:
-    if not differ:
-        return f"{compared} compared, no difference"
+def _verdict(compared: int, differ: Sequence[str], failed: int) -> str:
     names = ", ".join(differ[:8]) + (f" and {len(differ) - 8} more" if len(differ) > 8 else "")
-    return f"{compared} compared, {len(differ)} with a difference: {names}"
+    found = f"{len(differ)} with a difference: {names}" if differ else "no difference"
+    return f"{compared} compared, {found}" + (f"; {failed} could not be" if failed else "")
 
 
 # The demonstration ---------------------------------------------------------------------------------------------------

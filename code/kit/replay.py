@@ -5,6 +5,7 @@ Only here are the options of other engines, and of lessons still to come, transl
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections import deque
@@ -121,6 +122,8 @@ def translate(options: Mapping[str, Any], lesson: str) -> dict[str, Any]:
             options = {**{key: on for key, on in VLLM_DEFAULTS.items() if OTHER_NAMES[key][0] not in said}, **options}
     given: dict[str, str] = {}  # name -> as it was written
     for key, value in options.items():
+        if key not in OTHER_NAMES and (near := difflib.get_close_matches(key, OTHER_NAMES, 1, 0.85)):
+            raise BadConfig(f"unknown option {key!r}; did you mean {near[0]!r}?")
         name, meaning = OTHER_NAMES.get(key, (key, lambda same: same))
         if given.setdefault(name, key) != key:
             raise BadConfig(f"{given[name]} and {key} set the same thing: leave one of them out")
@@ -151,7 +154,7 @@ def replay(
     caught up, update. kind: the Run that takes it through; what it returns is returned. Raises a CourseError for a workload
     that makes no sense.
     """
-    options = {"watermark": 0, **typed("config", workload["config"], dict)}
+    options = {"watermark": 0, **typed("config", workload.get("config"), dict)}
     max_steps = positive("max_steps", options.pop("max_steps", MOST if "num_gpu_blocks" in options else MAX_STEPS))
     run = (kind or Run)(make(Config.from_dict(translate(options, lesson))), workload, max_steps)
     idle, end = 0, ""
@@ -274,6 +277,8 @@ def replay_file(
             continue
         try:
             result = replay(workload, make, lesson)
+        except BrokenPipeError:
+            raise
         except Exception as error:  # say which case broke the scheduler, and go on with the next
             what = error if isinstance(error, CourseError) else f"the scheduler raised {type(error).__name__}: {error}"
             print(f"{path}, {name}: {what}", file=err)

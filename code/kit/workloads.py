@@ -143,6 +143,8 @@ def parse_request(entry: Any, position: int) -> tuple[Request, int]:
         prompt = range(start, start + whole(f"{what}: prompt_len", entry["prompt_len"], 0, MOST_TOKENS))
     stops = typed(f"{what}: stop_token_ids", entry.get("stop_token_ids", []), list)
     priority = entry.get("priority", 0)
+    if isinstance(priority, bool):
+        raise BadTrace(f"{what}: priority is {priority}; it must be a number")
     if isinstance(priority, int) and abs(priority) > MOST_TOKENS:  # beyond what a float holds, at some point
         raise BadTrace(f"{what}: priority is {str(priority)[:40]}; it must be between -{MOST_TOKENS:,} and {MOST_TOKENS:,}")
     request = Request(
