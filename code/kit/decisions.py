@@ -19,7 +19,20 @@ from kit.workloads import typed
 
 LESSON = "s14"
 REASONS = {"stop": "stopped", "length": "length_capped"}  # ours -> vLLM's
-ORDER = ("add", "abort", "pre", "new", "res", "sched", "free_s", "abort_mid", "fin", "free_u", "run", "wait")  # as they fall
+ORDER = [
+    "add",
+    "abort",
+    "pre",
+    "new",
+    "res",
+    "sched",
+    "free_s",
+    "abort_mid",
+    "fin",
+    "free_u",
+    "run",
+    "wait",
+]  # what a step is compared by, as it falls
 
 
 @dataclass
@@ -114,7 +127,8 @@ class DecisionRun(Run):
         if self.split:
             entry["free_s"] = free[0]
         entry["abort_mid"] = self.dropped["mid"]
-        entry["fin"] = [[request.id, REASONS.get(str(request.finish_reason), request.finish_reason)] for request in finished]
+        reasons = [(request.id, request.finish_reason) for request in finished]
+        entry["fin"] = [[request_id, REASONS.get(str(reason), reason)] for request_id, reason in reasons]
         entry |= {"free_u": free[1]} if self.split else {"free": free}
         entry["run"] = [request.id for request in self.scheduler.running]
         entry["wait"] = [request.id for request in self.scheduler.waiting]
@@ -161,7 +175,7 @@ RULES = {
     "abort": Rule("abort", "takes effect at once, in every state"),
     "abort_mid": Rule("abort", "between schedule and update the output is dropped, blocks and seat are free at once"),
     "pre": Rule("R2", "allocate; while that fails, evict a victim and try again"),
-    "join": Rule("R4, R5", "the head of the queue joins if seat, budget and blocks allow it, and only if nobody was evicted"),
+    "join": Rule("R4, R5", "the head joins if seat, budget and blocks allow it, and nobody was evicted"),
     "hit": Rule("R4a, R6, R7", "the longest chain of full cached blocks, one token at least left to compute"),
     "threshold": Rule("R0", "the long-prefill threshold is active only if running + waiting > 1"),
     "tokens": Rule("R1, R4b-d", "known less computed, capped by the threshold and by the budget"),

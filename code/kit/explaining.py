@@ -135,8 +135,9 @@ def explaining(scheduler: Any) -> Any:
 
         def preempt(self, victim: Request) -> int:
             needy, _, budget, n = self._asked
-            lacks = f"R2 it lacks {count(self.pool.missing(needy, n), 'block')}, {self.pool.num_free:,} free" if needy else "R2"
-            last = self.running[-1] is victim
+            lacks, last = "R2", self.running[-1] is victim
+            if needy:
+                lacks += f" it lacks {count(self.pool.missing(needy, n), 'block')}, {self.pool.num_free:,} free"
             thrown = victim.recomputed_tokens
             back = super().preempt(victim)
             thrown = victim.recomputed_tokens - thrown
@@ -150,8 +151,9 @@ def explaining(scheduler: Any) -> Any:
                 place = f"{victim.id} is the last of running" if last else f"{victim.id} stands in running"
                 goes = "to the front of the queue"
             if needy is None or needy is victim:
-                goes_on = "; the next one is looked at"
-                ends = goes_on if self.config.policy == "priority" else f", which ends the pass with {count(budget, 'token')} left"
+                ends = "; the next one is looked at"
+                if self.config.policy != "priority":
+                    ends = f", which ends the pass with {count(budget, 'token')} left"
                 text = f"{victim.id} evicted for itself: {lacks}; {place}{ends}"
             else:
                 text = f"{victim.id} evicted for {needy.id}: {lacks.replace(' it ', f' {needy.id} ')}; {place}"

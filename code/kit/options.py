@@ -99,7 +99,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson >= "s14":
         add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
         add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
-        add("--request", metavar="ID", action="append", default=[], help="with --explain: this request only; may be repeated")
+        only = "with --explain: this request only; may be repeated"
+        add("--request", metavar="ID", action="append", default=[], help=only)
         add("--steps", metavar="A-B", type=_span, help="with --explain: these steps only, both included")
     if serving:
         add(

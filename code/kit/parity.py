@@ -138,9 +138,7 @@ def _skipped(workload: Mapping[str, Any]) -> str:
     return ""
 
 
-def _print_told(
-    name: str, found: Decisions, requests: Sequence[str], steps: tuple[int, int] | None, out: TextIO
-) -> bool:
+def _print_told(name: str, found: Decisions, requests: Sequence[str], steps: tuple[int, int] | None, out: TextIO) -> bool:
     """Print what is asked for; False if there is nothing."""
     first, last = steps or (0, found.totals["steps"])
     said = False
@@ -203,11 +201,12 @@ def the_running_example(scheduler: Any) -> dict[str, Any]:
     for step, told in found.told[:4]:
         print_step(step, told)
     print()
+    keys = ("sched", "new", "res", "pre", "fin")
     rows = [
-        (entry["step"], *(" ".join(_pairs(entry.get(key, []))) for key in ("sched", "new", "res", "pre", "fin")), entry["free"][1])
-        for entry in found.steps
+        (entry["step"], *(" ".join(_pairs(entry.get(key, []))) for key in keys), entry["free"][1]) for entry in found.steps
     ]
     print(table(("step", "scheduled", "joined", "resumed", "evicted", "finished", "free"), rows))
+    print("\nid:tokens that are scheduled, or that were found in the cache when it joined; free blocks after the step")
     return {"steps": found.steps, "totals": found.totals}
 
 

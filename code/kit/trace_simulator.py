@@ -12,7 +12,7 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from kit.decisions import Decisions, DecisionRun, Divergence, first_divergence
+from kit.decisions import DecisionRun, Decisions, Divergence, first_divergence
 from kit.drawing import (
     BLAME,
     CARD,
@@ -108,9 +108,8 @@ class FilmRun(DecisionRun):
             kind = "decode" if before >= len(request.prompt) and before + 1 == request.num_tokens else fed
             hit = batch.hits.get(request, 0)
             total = len(request.prompt) + request.max_tokens
-            members.append(
-                Member(request.id, len(request.prompt), total, before, hit, n, request.num_tokens, tuple(request.blocks), kind)
-            )
+            known, blocks = request.num_tokens, tuple(request.blocks)
+            members.append(Member(request.id, len(request.prompt), total, before, hit, n, known, blocks, kind))
         waiting = [request.id for request in self.scheduler.waiting]
         cached = [name is not None for name in pool.names]
         self.film.frames.append(Frame(len(self.film.frames), self.now, members, waiting, owners, cached, self.film))
@@ -184,7 +183,8 @@ def _verdict(frame: Frame) -> str:
         return f"Other outputs than vLLM's: {film.found.what}."
     if film.found.step < frame.step:
         return f"It departed from vLLM's decisions in step {film.found.step}."
-    return f"Departs from vLLM here. {film.found.what}: theirs {film.found.theirs}, ours {film.found.ours}; look at {film.found.rule}."
+    rule, found = film.found.rule.partition(" (")[0], film.found
+    return f"Departs from vLLM here, rule {rule}: {found.what}, theirs {found.theirs}, ours {found.ours}."
 
 
 def svg(frame: Frame, selected: str | None = None, on_click: str = "", key: str = "") -> str:
@@ -247,7 +247,8 @@ def _queues(pen: Pen, frame: Frame, selected: str | None, on_click: str, top: fl
     keys = (("stored", STORED), ("hit", HIT), ("this step", DECODE), ("to come", EMPTY))
     _key(pen, WIDTH - MARGIN, top + 14, keys)
     top += 22
-    reasons = {entry.ids[0]: entry.text.partition(" waits: ")[2] for entry in frame.told if " waits: " in entry.text}
+    waits = (entry for entry in frame.told if " waits: " in entry.text)
+    reasons = {entry.ids[0]: entry.text.partition(" waits: ")[2].partition(" (")[0] for entry in waits}
     evicted = frame.entry.get("pre", [])
     for column, x, w, ids in (
         ("waiting", left, split, frame.waiting),
@@ -364,4 +365,3 @@ def _wrapped(text: str, owner: str, room: int = 142) -> list[tuple[str, str]]:
             lines.append("  ")
         lines[-1] += word + " "
     return [(line, "" if i else owner) for i, line in enumerate(lines)]
-

@@ -96,7 +96,8 @@ class TraceSimulator(w.VBox):
         if self.quiet:
             return
         if not self.frames:
-            self.picture.value = "<div class='kit-error' style='padding:1em'>Nobody could be served: every request is refused.</div>"
+            words = "Nobody could be served: every request is refused."
+            self.picture.value = f"<div class='kit-error' style='padding:1em'>{words}</div>"
             return
         selected = None if self.who.value == EVERYBODY else self.who.value
         self.picture.value = svg(self.frames[min(self.step.value, len(self.frames)) - 1], selected, CLICK, self.key)

@@ -64,6 +64,8 @@ def _entries(path: str | Path) -> list[tuple[str, Any]]:
         if not str(error).startswith("Extra data") or not _is_json(lines[0][1]):
             raise BadTrace(f"workload file {path} is not JSON: {error}") from None
         return [(f"line {n}", _line(path, n, line)) for n, line in lines]
+    if len(lines) == 1 and ".jsonl" in Path(path).name:
+        return [(f"line {lines[0][0]}", value)]
     cases = value.get("cases", value) if isinstance(value, dict) else value
     if not isinstance(cases, list):
         return [(Path(path).stem, cases)]
@@ -76,7 +78,9 @@ def _unpacked(path: str | Path, data: bytes) -> bytes:
         return gzip.decompress(data)
     except EOFError:
         line = zlib.decompressobj(wbits=31).decompress(data).count(b"\n") + 1
-        raise BadTrace(f"workload file {path} can't be read: it breaks off in line {line}, so it was not copied whole") from None
+        raise BadTrace(
+            f"workload file {path} can't be read: it breaks off in line {line}, so it was not copied whole"
+        ) from None
 
 
 def _is_json(text: str) -> bool:
