@@ -237,7 +237,9 @@ def test_field_cases_of_s14_and_before_give_their_numbers():
     code, lines, err = run(CASES, diff=True)
     assert code == 0 and "no difference" in err.splitlines()[-1]
     names = [json.loads(line)["name"] for line in lines]
-    assert {"C10", "C10/P9", "C24", "C25", "C04/prefix_caching", "C01/mixed_T2048", "C13", "C28", "C19/no_preemption"} <= {*names}
+    assert {"C10", "C10/P9", "C24", "C25", "C04/prefix_caching", "C01/mixed_T2048", "C13", "C28", "C19/no_preemption"} <= {
+        *names
+    }
     assert "skipped C22: cpu_blocks is 1; s14 has no swap space: use s12 or s13" in err
     assert "skipped C15: it has no config" in err
 
@@ -250,7 +252,13 @@ def test_diff_reports_the_first_difference_explains_it_and_goes_on(two):
     code, lines, err = run(two, without_refund(UnifiedScheduler), diff=True)
     assert code == 1 and len(lines) == 2
     assert f"{two}, line 1 (guided-101201), step 13: the first difference" in err
-    for words in ("what    tokens of r3", "rule    R2 (", "theirs  4", "ours    3", "r3 computes 3 of 8: R1 budget, 3 left"):
+    for words in (
+        "what    tokens of r3",
+        "rule    R2 (",
+        "theirs  4",
+        "ours    3",
+        "r3 computes 3 of 8: R1 budget, 3 left",
+    ):
         assert words in err
     assert "2 compared, 1 with a difference: guided-101201" in err
 
@@ -259,6 +267,16 @@ def test_diff_without_anything_recorded_is_an_error(tmp_path):
     bare = {key: value for key, value in TRACES["guided-101201"].items() if key != "trace"}
     code, _, err = run(write(tmp_path / "bare.jsonl", bare), diff=True)
     assert code == 2 and "line 1 (guided-101201): it carries no decisions to compare with" in err
+
+
+def test_a_scheduler_that_breaks_is_reported_with_workload_and_step_and_the_next_one_runs(two):
+    class Breaks(UnifiedScheduler):
+        def pick_victim(self):
+            return [][0]
+
+    code, lines, err = run(two, Breaks, diff=True)
+    assert code == 2 and lines == [] and err.count("\n") == 3
+    assert "line 2 (uncomputed_hit-w_bug): the scheduler raised IndexError in step 6: list index out of range" in err
 
 
 def test_an_expectation_that_is_missed_names_request_field_and_step(tmp_path):
@@ -276,7 +294,9 @@ CONFIG = {"block_size": 4, "num_blocks": 5, "max_num_seqs": 4, "max_num_batched_
 def test_explain_says_what_happened_by_which_rule_and_with_which_numbers(tmp_path):
     prompts = {"A": (3, 6), "B": (4, 5), "C": (5, 3), "D": (2, 3)}
     requests = [{"id": name, "prompt_len": p, "max_tokens": m} for name, (p, m) in prompts.items()]
-    code, lines, err = run(write(tmp_path / "w.jsonl", {"name": "four", "config": CONFIG, "requests": requests}), explain=True)
+    code, lines, err = run(
+        write(tmp_path / "w.jsonl", {"name": "four", "config": CONFIG, "requests": requests}), explain=True
+    )
     assert (code, err) == (0, "") and lines[0] == "four"
     text = "\n".join(lines)
     for words in (

@@ -109,7 +109,11 @@ class DecisionRun(Run):
         return batch
 
     def step(self) -> Any:
-        batch, finished = super().step()
+        try:
+            batch, finished = super().step()
+        except Exception as error:
+            error.step = self.now  # type: ignore[attr-defined]  # for whoever reports it
+            raise
         self.now -= 1
         self.note((batch,), finished)
         self.now += 1

@@ -111,7 +111,10 @@ def replay_file(
         except BrokenPipeError:
             raise
         except Exception as error:  # say which workload broke the scheduler, and go on with the next
-            what = error if isinstance(error, CourseError) else f"the scheduler raised {type(error).__name__}: {error}"
+            what = str(error)
+            if not isinstance(error, CourseError):
+                when = f" in step {error.step}" if hasattr(error, "step") else ""
+                what = f"the scheduler raised {type(error).__name__}{when}: {error}"
             print(f"{where}: {what}", file=err)
             code, failed = 2, failed + 1
     if explain and not said and not code:
