@@ -319,7 +319,7 @@ def test_explain_names_threshold_hits_refund_and_the_watermark(two, tmp_path):
     text = "\n".join(run(two, explain=True)[1])
     for words in (
         "L computes 8 of 28: R0 threshold 8",
-        "L resumes: R4 seat 1 of 4, R4a hits 56 tokens in 14 blocks, R5 needs 16 blocks for all 64 tokens it knows, 17 free",
+        "L resumes: R4 seat 1 of 4, R4a hits 56 tokens in 14 blocks, 1 of them never computed (R7), R5 needs 16 blocks for all 64 tokens it knows, 17 free",
         "it was scheduled already, 8 tokens return to the budget",
         "L waits: R5 needs 16 blocks, 14 free (for all 64 tokens it knows)",
     ):
@@ -328,6 +328,15 @@ def test_explain_names_threshold_hits_refund_and_the_watermark(two, tmp_path):
     requests = [{"id": name, "prompt_len": 8, "max_tokens": 2} for name in "ab"]
     kept = write(tmp_path / "kept.jsonl", {"config": {**config, "max_num_batched_tokens": 16}, "requests": requests})
     assert "b waits: R5 needs 2 blocks, 1 free (watermark keeps 4 more)" in "\n".join(run(kept, explain=True)[1])
+
+
+def test_explain_finds_the_reads_of_kv_that_nobody_computed_where_vllms_record_has_them():
+    for name, recorded in TRACES.items():
+        if recorded["config"]["policy"] == "priority" and recorded["config"]["enable_prefix_caching"]:
+            told = replay(recorded, explaining(UnifiedScheduler)).told
+            ours = {step for step, entries in told if any("never computed" in str(entry) for entry in entries)}
+            theirs = {step for step, *_ in recorded["trace"].get("kv_bad", [])}
+            assert ours <= theirs and bool(ours) == bool(theirs), name
 
 
 def test_every_live_request_has_a_sentence_in_every_step(two):

@@ -54,6 +54,7 @@ def explaining(scheduler: Any) -> Any:
             self._sizes: dict[Request, tuple[int, int]] = {}  # of this step: request -> (budget, n)
             self._fit = (0, 0)
             self._freed = 0
+            self.unwritten: set[int] = set()  # blocks that have a name, and KV that nobody computed
 
         def tell(self, text: str, *requests: Request) -> None:
             self._told.append(Told(tuple(request.id for request in requests), text))
@@ -138,8 +139,10 @@ def explaining(scheduler: Any) -> Any:
             lacks, last = "R2", self.running[-1] is victim
             if needy:
                 lacks += f" it lacks {count(self.pool.missing(needy, n), 'block')}, {self.pool.num_free:,} free"
-            thrown = victim.recomputed_tokens
+            thrown, held, computed = victim.recomputed_tokens, list(victim.blocks), victim.num_computed_tokens
             back = super().preempt(victim)
+            named = [block for block in held[(computed - back) // self.config.block_size :] if self.pool.names[block]]
+            self.unwritten |= set(named if back else ())
             thrown = victim.recomputed_tokens - thrown
             if self.config.policy == "priority":
                 place = (
@@ -171,6 +174,8 @@ def explaining(scheduler: Any) -> Any:
             if hit is not None:
                 needed, free = self._fit
                 found = f", R4a hits {count(computed, 'token')} in {count(len(hit), 'block')}" if hit else ""
+                if never := len(self.unwritten & set(hit)):
+                    found += f", {never:,} of them never computed (R7)"
                 gate = f" for all {count(known, 'token')} it knows" if config.admission == "full_prompt" else ""
                 verb = "resumes" if request.num_preemptions else "joins"
                 self.tell(
@@ -179,6 +184,7 @@ def explaining(scheduler: Any) -> Any:
                     request,
                 )
             super().compute(request, n, hit)
+            self.unwritten -= set(request.blocks[held + len(hit or ()) :])
             if n < behind:
                 threshold = config.long_prefill_token_threshold
                 rule = f"R0 threshold {threshold:,}" if n == threshold and n < budget else f"R1 budget, {budget:,} left"

@@ -68,6 +68,7 @@ class Frame:
     waiting: list[str]
     owners: list[list[str]]  # of each block, by place in the pool
     cached: list[bool]  # has the block a name?
+    unwritten: frozenset[int]  # those that have a name, and KV that nobody computed
     film: Film
     entry: dict[str, Any] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
@@ -112,7 +113,10 @@ class FilmRun(DecisionRun):
             members.append(Member(request.id, len(request.prompt), total, before, hit, n, known, blocks, kind))
         waiting = [request.id for request in self.scheduler.waiting]
         cached = [name is not None for name in pool.names]
-        self.film.frames.append(Frame(len(self.film.frames), self.now, members, waiting, owners, cached, self.film))
+        unwritten = frozenset(self.scheduler.unwritten)
+        self.film.frames.append(
+            Frame(len(self.film.frames), self.now, members, waiting, owners, cached, unwritten, self.film)
+        )
         return batch
 
     def note(self, batches: tuple[Any, ...], finished: list[Any]) -> None:
@@ -312,13 +316,17 @@ def _budget(pen: Pen, frame: Frame, y: float) -> float:
 
 
 def _pool(pen: Pen, frame: Frame, selected: str | None, y: float) -> float:
-    """Every block: its owner's colour; several owners in stripes; hatched if it is free and still cached."""
+    """Every block: its owner's colour; several owners in stripes; hatched if it is free and still cached; crossed out if it has
+    a name and its KV was never computed.
+    """
     n = len(frame.owners)
     free = sum(not owners for owners in frame.owners)
     kept = sum(not owners and named for owners, named in zip(frame.owners, frame.cached))
     shared = sum(len(owners) > 1 for owners in frame.owners)
     pen.text(MARGIN, y + 14, "KV blocks", 14, more="font-weight='600'")
     words = f"{n - free:,} of {n:,} used, {free:,} free, {kept:,} of them cached (hatched); {shared:,} shared"
+    if frame.unwritten:
+        words += f"; {len(frame.unwritten):,} named, but never computed (crossed out)"
     pen.text(MARGIN + 82, y + 14, words, 12, SOFT)
     y += 22
     cell = next((size for size in (30, 24, 18, 14, 10, 7) if -(-n // int(INNER // size)) * size <= 90), 5)
@@ -333,6 +341,9 @@ def _pool(pen: Pen, frame: Frame, selected: str | None, y: float) -> float:
         for i, owner in enumerate(owners):
             h = (cell - 4) / len(owners)
             pen.rect(x + 1.5, top + 1.5 + i * h, cell - 4, h, _colour(frame, owner), "", f"block {block}: {said}")
+        if block in frame.unwritten:
+            pen.line(x + 1.5, top + 1.5, x + cell - 2.5, top + cell - 2.5, BLAME, "stroke-width='2'")
+            pen.line(x + 1.5, top + cell - 2.5, x + cell - 2.5, top + 1.5, BLAME, "stroke-width='2'")
         if len(owners) == 1 and cell >= 7.2 * len(owners[0]) + 4:
             pen.text(x + cell / 2, top + cell / 2 + 4, owners[0], 11, INK, "text-anchor='middle'")
     return y + -(-n // columns) * cell + 12
