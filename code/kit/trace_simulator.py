@@ -368,7 +368,7 @@ def _sentences(pen: Pen, frame: Frame, selected: str | None, y: float) -> float:
     return y + rows * 17 + 24
 
 
-def _wrapped(text: str, owner: str, room: int = 142) -> list[tuple[str, str]]:
+def _wrapped(text: str, owner: str, room: int = 130) -> list[tuple[str, str]]:
     """A sentence in lines; the first has its owner's mark."""
     lines: list[str] = [""]
     for word in text.split():
