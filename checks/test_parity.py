@@ -85,19 +85,19 @@ class NoLoneRequest(UnifiedScheduler):
 class SelfEvictionEnds(UnifiedScheduler):
     """A request that evicts itself ends the running pass by priority too, as it did before 0.33."""
 
-    def running_pass(self, budget):
-        by_priority, self.by_priority = self.by_priority, False
-        pick, self.pick_victim = self.pick_victim, lambda: self._pick(by_priority)
-        try:
-            return super().running_pass(budget)
-        finally:
-            self.by_priority, self.pick_victim = by_priority, pick
+    asking, over = None, False
 
-    def _pick(self, by_priority):
-        return max(self.running, key=lambda r: (r.priority, r.order)) if by_priority else self.running[-1]
+    def schedule(self):
+        self.over = False
+        return super().schedule()
 
-    def place(self, request):
-        return (request.priority, request.arrival_ns) if self.config.policy == "priority" else (request.order,)
+    def step_size(self, request, computed, budget):
+        self.asking = request
+        return 0 if self.over else super().step_size(request, computed, budget)
+
+    def preempt(self, victim):
+        self.over = self.over or victim is self.asking
+        return super().preempt(victim)
 
 
 class AlwaysWatermark(UnifiedScheduler):

@@ -92,6 +92,6 @@ def test_the_knobs_move_the_picture():
     lab.knobs["max_num_batched_tokens"].value = 9
     assert "Not compared" in words(lab.picture.value)
     lab.preset.value = "the running example"
-    assert lab.step.value == 1 and "step 0 · 1 of 9" in words(lab.picture.value)
+    assert lab.step.value == 1 and "step 0 · 1 of 13" in words(lab.picture.value)
     lab.knobs["num_blocks"].value = 2
     assert "Not compared" in words(lab.picture.value) or "kit-error" in lab.picture.value

@@ -185,24 +185,31 @@ def _say(text: str) -> None:
 
 
 RUNNING_EXAMPLE: dict[str, Any] = {
-    "config": {"block_size": 4, "num_blocks": 5, "max_num_seqs": 4, "max_num_batched_tokens": 8},
+    "config": {
+        "block_size": 4, "num_blocks": 8, "max_num_seqs": 3, "max_num_batched_tokens": 12, "long_prefill_token_threshold": 8,
+        "prefix_caching": True, "admission": "full_prompt",
+    },
     "requests": [
-        {"id": request.id, "prompt_len": len(request.prompt), "max_tokens": request.max_tokens}
-        for request in traces.running_example()
+        {"id": "A", "prompt": [*range(17)], "max_tokens": 8},
+        {"id": "B", "prompt": [*range(8), *range(50, 54)], "max_tokens": 7},
+        {"id": "C", "prompt": [*range(70, 78)], "max_tokens": 3},
+        {"id": "D", "prompt": [*range(70, 78)], "max_tokens": 2, "arrival": 8},
     ],
-}
+}  # fmt: skip
 
 
 def the_running_example(scheduler: Any) -> dict[str, Any]:
-    """s10's four requests, with chunks now, and with the reasons."""
+    """The lesson's four requests, with the reasons."""
     heading("1. The running example, explained")
     found = replay(RUNNING_EXAMPLE, explaining(scheduler))
     _say(
-        "s10's four requests: budget 8, five blocks of 4, four seats. A prompt may come in chunks now. What the scheduler says "
-        "of its first four steps:"
+        "Four requests; B begins with eight of A's tokens, D asks for C's prompt again, later. Budget 12, threshold 8, eight "
+        "blocks of 4, three seats. Steps count from 0 here, as in a trace. What the scheduler says of the first two, and of those "
+        "that evict or take back:"
     )
-    for step, told in found.told[:4]:
-        print_step(step, told)
+    for entry, (step, told) in zip(found.steps, found.told):
+        if step < 2 or "pre" in entry or "res" in entry:
+            print_step(step, told)
     print()
     keys = ("sched", "new", "res", "pre", "fin")
     rows = [
