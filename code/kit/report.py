@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import sub
 from typing import Any
 
 from kit.request import Request
@@ -128,6 +129,43 @@ class Report:
             self.end_request(end_ns, request)
         self._ended.clear()
 
+    def same_as_last(self, requests: Collection[Request]) -> bool:
+        """Whether exactly these got a token in the last step, and that step was recorded by `record`."""
+        if len(self._open) != len(requests):
+            return False
+        return self._open.keys() == {request.id for request in requests}
+
+    def repeat(
+        self,
+        ends_ns: Sequence[int],
+        num_tokens: int,
+        num_running: int,
+        num_sampled: int,
+        num_waiting: int,
+        used_blocks: Sequence[int],
+        rule: str | None,
+        finished: Iterable[Request],
+    ) -> None:
+        """Steps that were alike, as many calls of `record` would note them. Those who got tokens did in the step before too.
+
+        ends_ns, used_blocks: after each step. rule: what held back the head of the queue. finished: by the last step.
+        """
+        steps = len(ends_ns)
+        self.num_steps += steps
+        self.gap_ns.extend(map(sub, ends_ns, [self.end_ns[-1], *ends_ns[:-1]]))
+        self.end_ns.extend(ends_ns)
+        self.continuing.extend([num_sampled] * steps)
+        self.tokens_made += num_sampled * steps
+        self.num_tokens.extend([num_tokens] * steps)
+        self.num_running.extend([num_running] * steps)
+        self.num_waiting.extend([num_waiting] * steps)
+        self.used_blocks.extend(used_blocks)
+        if rule is not None:
+            self.head_waits[rule] = self.head_waits.get(rule, 0) + steps
+        for request in finished:
+            self.end_request(ends_ns[-1], request)
+        self._ended.clear()
+
     def record_idle(self, batch: Any) -> None:
         """A step that computed nothing."""
         self.idle_steps += 1
@@ -171,10 +209,9 @@ class Report:
         if end != "done":
             waiting = list(scheduler.waiting)
             self.unfinished = [*scheduler.running, *waiting, *arrivals]
-            steps = self.num_steps + self.idle_steps
             self.diagnosis = {
                 "stuck": f"schedule() has made no progress since step {self.num_steps}",
-                "max": f"the load is not done after {steps} steps",
+                "max": f"the load is not done after {self.steps} steps",
             }[end] + f": {len(scheduler.running)} running, {len(waiting)} waiting"
             if waiting and head:
                 self.diagnosis += f"; {waiting[0].id} at the head: {head}"
@@ -224,6 +261,11 @@ class Report:
         return self.end_ns[-1] / 1e9 if self.end_ns else 0.0
 
     @property
+    def steps(self) -> int:
+        """Steps taken, idle ones too."""
+        return self.num_steps + self.idle_steps
+
+    @property
     def computed_tokens(self) -> int:
         return sum(self.num_tokens)
 
@@ -248,7 +290,7 @@ class Report:
             "finished": len(self.finished),
             "unfinished": len(self.unfinished),
             "refused": refusals,
-            "steps": self.num_steps + self.idle_steps,
+            "steps": self.steps,
             "duration_s": self.duration_s,
             "tokens_per_s": self.tokens_per_s,
             "ttft_ms": {"p50": self.ttft_ms(50), "p99": self.ttft_ms(99), "max": self.ttft_ms(100)},
