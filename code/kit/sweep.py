@@ -7,15 +7,17 @@ it takes a block (counted by `(c - t) % block_size`). Only prompts, admissions, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any
 
+from kit import traces
 from kit.config import Config
 from kit.errors import BadConfig
-from kit.report import percentile
+from kit.report import percentile, table
 from kit.request import Request
 
 NEVER = 1 << 62  # nanoseconds: behind every arrival
@@ -24,7 +26,8 @@ NEVER = 1 << 62  # nanoseconds: behind every arrival
 class Load:
     """A workload as columns, in order of arrival: prepared once, run many times."""
 
-    def __init__(self, requests: Iterable[Request]):
+    def __init__(self, requests: Iterable[Request], name: str = "load"):
+        self.name = name
         ordered = sorted(requests, key=attrgetter("arrival_ns"))
         self.ids = [request.id for request in ordered]
         self.arrival_ns = [request.arrival_ns for request in ordered]
@@ -327,3 +330,59 @@ def _lasts(takes: list[int], step: int, steps: int, free: int) -> int:
         if free < 0:
             return done
     return steps
+
+
+# The hour, for a notebook and for a command.
+
+TRACE = "AzureLLMInferenceTrace_conv.csv"
+HOUR = {"max_num_seqs": 256, "max_num_batched_tokens": 512, "num_blocks": 4000}
+BUDGETS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+POOLS = (1200, 1600, 2000, 3000, 4000, 8000)
+ADMISSIONS = ("chunk", "full_prompt")
+
+
+@cache
+def hour(path: str | None = None) -> Load:
+    """An hour of chat: the trace in `path`; else the real one, if $COURSE_DATA or data/ has it; else a synthetic one like it."""
+    found = path or traces.find_trace(TRACE)[0]
+    if found is not None:
+        return Load(traces.read_csv(found), f"the trace {getattr(found, 'name', found)}")
+    return Load(traces.azure_like("conv", 19_366, seed=1), "a synthetic hour like the Azure conversation trace")
+
+
+def rerun(load: Load | None = None, cost: Any = None, **options: Any) -> str:
+    """Serve the hour with other settings (keys of kit.config), as a table to print. Far below a second."""
+    from s03_step_cost import A100_LLAMA3_8B
+
+    load, cost = load or hour(), cost or A100_LLAMA3_8B
+    config = Config(**{**HOUR, **options})
+    outcome = run(load, config, cost)
+    refused = len(load) - outcome.finished
+    rows = [
+        ("finished", f"{outcome.finished:,}" + (f", {refused:,} refused" if refused else "")),
+        ("steps", f"{outcome.steps:,}"),
+        ("hours", f"{outcome.end_ns / 3.6e12:.2f}"),
+        ("output tokens/s", f"{outcome.tokens_per_s:,.0f}"),
+        ("TTFT p50, p99", f"{outcome.ttft_ms(50) / 1e3:,.2f} s, {outcome.ttft_ms(99) / 1e3:,.2f} s"),
+        ("preemptions", f"{outcome.total_preemptions:,}"),
+        ("rec/new", f"{100 * outcome.rec_new:.1f} %"),
+    ]
+    return f"{load.name}, {len(load):,} requests; {cost.label}\n{table(('of the hour', ''), rows)}"
+
+
+def grid(
+    load: Load, cost: Any, watch: Callable[[int], None], budgets: Sequence[int] = BUDGETS, pools: Sequence[int] = POOLS
+) -> list[tuple[str, int, int, Outcome]]:
+    """(admission, pool, budget, outcome) for every combination. `watch` is told how many are done.
+
+    A budget below 256 has as many seats as tokens.
+    """
+    done: list[tuple[str, int, int, Outcome]] = []
+    for admission in ADMISSIONS:
+        for pool in pools:
+            for budget in budgets:
+                options: dict[str, Any] = {**HOUR, "max_num_batched_tokens": budget, "num_blocks": pool}
+                options["max_num_seqs"] = min(budget, options["max_num_seqs"])
+                done.append((admission, pool, budget, run(load, Config(**options, admission=admission), cost)))
+                watch(len(done))
+    return done
