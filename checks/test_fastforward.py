@@ -7,10 +7,8 @@ from random import Random
 
 import place  # noqa: F401  # puts solutions/ on the path
 import pytest
-from kit import fastforward
 from kit.config import Config
 from kit.request import Count, Request
-from kit.runner import FakeRunner
 from s03_step_cost import A100_LLAMA3_8B, H100_LLAMA31_8B
 from s08_static_batching import CostRunner, Engine, StaticBatcher
 from s09_continuous_batching import ContinuousBatcher

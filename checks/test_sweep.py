@@ -9,7 +9,6 @@ import place  # noqa: F401  # puts solutions/ on the path
 import pytest
 from kit import sweep
 from kit.config import Config
-from kit.errors import BadConfig
 from kit.request import Count, Request
 from s03_step_cost import A100_LLAMA3_8B, H100_LLAMA31_8B
 from s08_static_batching import CostRunner, Engine

@@ -222,7 +222,7 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
                 left -= chunk
             if taking <= free:
                 free -= taking
-                for i, chunk in zip(prefills, shares):  # noqa: B905  # those behind get nothing
+                for i, chunk in zip(prefills, shares):  # those behind get nothing
                     stored[i] += chunk
                 kv += budget - left
                 idle = sum([stored[i] for i in prefills[len(shares) :]])
