@@ -131,7 +131,7 @@ class FairScheduler(SwappingScheduler):
             policy = AgingPriority(config.aging_per_step)
         super().__init__(config, policy, victim_key)
         if isinstance(self.policy, FairShare):
-            self.waiting = FairQueue(self.policy, self)
+            self.waiting: FairQueue | WaitingQueue = FairQueue(self.policy, self)
 
     def place(self, request: Request) -> tuple[float, ...]:
         """As in s12; but where urgent requests take seats, a swapped one goes before others of its own priority only."""
@@ -200,6 +200,11 @@ class FairScheduler(SwappingScheduler):
             for request in batch.tokens:
                 self.policy.charge(request)
         return super().update(batch, tokens)
+
+    def steady_steps(self) -> int:
+        """As before, but 1 where the queue can move while everybody decodes."""
+        moves = self.waiting and (self.config.skip_blocked or self.config.preempt_for_priority)
+        return 1 if moves or isinstance(self.policy, FairShare) else super().steady_steps()
 
     def release(self, request: Request) -> None:
         super().release(request)

@@ -225,11 +225,11 @@ class Engine:
         left to change that. `max`: max_steps were taken. `report.diagnosis` says who waits for what; all keep their places.
         """
         idle, steps, began = 0.0, 0, self.report.steps
-        batch = repeated = Batch()
+        batch = Batch()
         fast = fast and fastforward.possible(self.runner, self.scheduler)
         while (alive := self.arrivals or self.scheduler.waiting or self.scheduler.running) and steps < max_steps:
             made = self.report.tokens_made
-            batch = repeated if fast and fastforward.jump(self, max_steps - steps - 1) else self.step()
+            batch = (fast and fastforward.jump(self, max_steps - steps - 1)) or self.step()
             before, steps = steps, self.report.steps - began
             if self.arrivals or self.report.tokens_made > made:
                 idle = 0.0

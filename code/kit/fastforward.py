@@ -1,7 +1,7 @@
 """Fast-forward: steps that are alike are taken in one go, and the report is the same to the last number.
 
 Between two events steps repeat themselves: the same requests compute as many tokens as before. `steps_to_an_end` and
-`steady_steps` tell the schedulers how many such steps are sure to come, `jump` takes them for the engine.
+`steady_steps` tell the schedulers how many such steps are sure to come; `jump` takes them for the engine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from kit.request import Request
+from kit.request import MOST_TOKENS, Request
 
 MOST = 4096  # steps of one jump: their ends are held in a list
 
@@ -64,17 +64,19 @@ def steady_steps(scheduler: Any) -> int:
     budget, seats = config.max_num_batched_tokens, len(running)
     behind = running[-1].num_tokens - running[-1].num_computed_tokens
     if behind == 1 and seats <= budget:
-        tokens, steps = dict.fromkeys(running, 1), steps_to_an_end(running)
+        if scheduler.waiting and why_wait(scheduler, seats) is None:
+            return 1
         if config.prefill_first and any(request.num_tokens == len(request.prompt) for request in running):
             return 1
+        tokens, steps = dict.fromkeys(running, 1), steps_to_an_end(running)
     elif config.prefill_first or behind <= budget - seats + 1:  # its last chunk
         return 1
     else:
         tokens = shares(scheduler)
         steps = _steps_with_chunks(tokens)
-    if steps < 2 or (scheduler.waiting and why_wait(scheduler, sum(tokens.values())) is None):
-        return 1
-    return _steps_with_blocks(scheduler.pool, tokens, steps)
+        if scheduler.waiting and why_wait(scheduler, sum(tokens.values())) is None:
+            return 1
+    return _steps_with_blocks(scheduler.pool, tokens, steps) if steps > 1 else 1
 
 
 def shares(scheduler: Any) -> dict[Request, int]:
@@ -111,43 +113,6 @@ def _steps_with_blocks(pool: Any, tokens: dict[Request, int], steps: int) -> int
     return steps
 
 
-# What the engine does.
-
-
-def jump(engine: Any, most: int) -> bool:
-    """Take up to `most` steps at once, if they are alike. False, and nothing has happened, if they are not sure to be.
-
-    An arrival ends the jump behind the step in which it comes: the next step is the first to see it.
-    """
-    scheduler, report, runner = engine.scheduler, engine.report, engine.runner
-    until = engine.arrivals[0].arrival_ns if engine.arrivals else None
-    if not scheduler.running or most < 2 or (until is not None and until <= engine.clock_ns):
-        return False
-    steps = min(scheduler.steady_steps(), most)
-    if steps < 2:
-        return False
-    running = scheduler.running
-    decodes = report.same_as_last(running)
-    tokens = dict.fromkeys(running, 1) if decodes else shares(scheduler)
-    sampled = [request for request in tokens if request.num_tokens - request.num_computed_tokens == 1]
-    if not sampled or not (decodes or report.same_as_last(sampled)):
-        return False
-    each, clock, ends = sum(tokens.values()), engine.clock_ns, []
-    kv_tokens = sum([request.num_computed_tokens for request in tokens]) + each
-    for step_ns in runner.ahead(each, range(kv_tokens, kv_tokens + steps * each, each)):
-        clock += step_ns
-        ends.append(clock)
-        if until is not None and clock >= until:
-            break
-    wait = why_wait(scheduler, each) if scheduler.waiting else None
-    used, finishing = _advance(scheduler, tokens, len(ends), runner.NO_CONTENT)
-    engine.clock_ns = clock
-    report.repeat(
-        ends, each, len(tokens), len(sampled), len(scheduler.waiting), used, wait.rule if wait else None, finishing
-    )
-    return True
-
-
 def why_wait(scheduler: Any, computed: int) -> Any:
     """Why the head of the queue waits in the coming steps, which compute so many tokens; None if it does not."""
     if not hasattr(scheduler, "config"):
@@ -157,36 +122,79 @@ def why_wait(scheduler: Any, computed: int) -> Any:
     return scheduler.why_wait(scheduler.waiting.head(), left)
 
 
+# What the engine does.
+
+
+def jump(engine: Any, most: int) -> Any:
+    """Take up to `most` steps that are alike at once; fewer if somebody arrives, for the next step has to see that.
+
+    Returns the last of them as a Batch. None, and nothing has happened but arrivals, where a usual step is to be taken: it is
+    not sure that two steps are alike, or they don't continue the one before, which gave a token to exactly the same requests.
+    """
+    from s08_static_batching import Batch
+
+    engine.arrive()
+    steps = min(engine.scheduler.steady_steps(), most)
+    if steps < 2:
+        return None
+    scheduler, report, runner = engine.scheduler, engine.report, engine.runner
+    running = scheduler.running
+    if report.num_open == len(running):  # with a token each in the step before, and one token behind now
+        tokens, sampled = dict.fromkeys(running, 1), len(running)
+    else:
+        tokens = shares(scheduler)
+        sampled = sum(request.num_tokens - request.num_computed_tokens == 1 for request in tokens)
+        if not sampled or report.num_open != sampled:
+            return None
+    each, clock = sum(tokens.values()), engine.clock_ns
+    until = engine.arrivals[0].arrival_ns if engine.arrivals else None
+    kv_tokens = sum([request.num_computed_tokens for request in tokens]) + each
+    ends = []
+    for step_ns in runner.ahead(each, range(kv_tokens, kv_tokens + steps * each, each)):
+        clock += step_ns
+        ends.append(clock)
+        if until is not None and clock >= until:
+            break
+    engine.clock_ns = clock
+    wait = why_wait(scheduler, each) if scheduler.waiting else None
+    used, finishing = _advance(scheduler, tokens, len(ends), runner.NO_CONTENT)
+    if finishing:  # their last token goes the usual way, for a scheduler has more to do then
+        scheduler.update(Batch(dict.fromkeys(finishing, 1)), {request.id: runner.NO_CONTENT for request in finishing})
+        pool = getattr(scheduler, "pool", None)
+        used[-1] = pool.num_blocks - pool.num_free if pool else 0
+    report.repeat(ends, each, len(tokens), sampled, len(scheduler.waiting), used, wait.rule if wait else None, finishing)
+    return Batch(head=wait)
+
+
 def _advance(scheduler: Any, tokens: dict[Request, int], steps: int, token: list[int]) -> tuple[list[int], list[Request]]:
-    """Move everybody on by so many steps. Returns the blocks in use after each step, and those who end with the last."""
+    """Move everybody on by so many steps. Returns the blocks in use after each, and those who end: they lack one token yet."""
     pool = getattr(scheduler, "pool", None)
-    size = pool.block_size if pool else 0
+    size = pool.block_size if pool else MOST_TOKENS
     made, but_one, finishing, takers = token * steps, token * (steps - 1), [], []
     for place, (request, n) in enumerate(tokens.items()):
         computed = request.num_computed_tokens
-        request.num_computed_tokens = then = computed + n * steps
-        if pool and then > (stored := len(request.blocks) * size):
-            takers += [((first - computed) // n, place, request) for first in range(stored, then, size)]
+        then = request.num_computed_tokens = computed + n * steps
+        stored = len(request.blocks) * size
+        if then > stored and pool:
+            for first in range(stored, then, size):
+                takers.append(((first - computed) // n, place, request))
         if request.num_tokens - computed > 1:
             continue
-        if then - len(request.prompt) + 1 < request.max_tokens:
+        if then + 1 < request.max_tokens + len(request.prompt):
             request.output += made
             request.num_tokens = then + 1
         else:
             request.output += but_one
             request.num_tokens = then
             finishing.append(request)
-    used = _take(pool, takers, steps) if pool else [0] * steps
-    if finishing:  # their last token goes the usual way, for a scheduler has more to do then
-        _end(scheduler, finishing, token)
-        if pool:
-            used[-1] = pool.num_blocks - pool.num_free
-    return used, finishing
+    return _take(pool, takers, steps) if pool else [0] * steps, finishing
 
 
 def _take(pool: Any, takers: list[tuple[int, int, Request]], steps: int) -> list[int]:
     """Hand out blocks to (step, place in the batch, request) in that order. Returns the blocks in use after each step."""
     used = pool.num_blocks - pool.num_free
+    if not takers:
+        return [used] * steps
     takers.sort()
     after: list[int] = []
     for (step, _, request), block in zip(takers, pool.allocate(len(takers)), strict=True):
@@ -195,10 +203,3 @@ def _take(pool: Any, takers: list[tuple[int, int, Request]], steps: int) -> list
         used += 1
         request.blocks.append(block)
     return after + [used] * (steps - len(after))
-
-
-def _end(scheduler: Any, finishing: list[Request], token: list[int]) -> None:
-    """The last token of those who end goes the usual way, for a scheduler has more to do then."""
-    from s08_static_batching import Batch
-
-    scheduler.update(Batch(dict.fromkeys(finishing, 1)), {request.id: token for request in finishing})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from operator import sub
@@ -103,9 +103,9 @@ class Report:
             tokens = {request_id: new for request_id, new in tokens.items() if request_id not in late}
             self._ended.clear()
         if tokens.keys() != self._open.keys():
-            for request_id in self._open.keys() - tokens.keys():
+            for request_id in [one for one in self._open if one not in tokens]:
                 self._close_span(request_id, step - 1)
-            for request_id in tokens.keys() - self._open.keys():
+            for request_id in [one for one in tokens if one not in self._open]:
                 self._open[request_id] = step
                 started += 1
                 spans = self._spans.get(request_id)
@@ -129,11 +129,10 @@ class Report:
             self.end_request(end_ns, request)
         self._ended.clear()
 
-    def same_as_last(self, requests: Collection[Request]) -> bool:
-        """Whether exactly these got a token in the last step, and that step was recorded by `record`."""
-        if len(self._open) != len(requests):
-            return False
-        return self._open.keys() == {request.id for request in requests}
+    @property
+    def num_open(self) -> int:
+        """How many live requests got a token in the last step that `record` saw."""
+        return len(self._open)
 
     def repeat(
         self,

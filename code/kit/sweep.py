@@ -113,9 +113,8 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
     threshold, whole_prompt = config.long_prefill_token_threshold, config.admission == "full_prompt"
     watermark, usable = config.watermark_blocks, config.usable_blocks
     per_kv: float = cost.attention_ns_per_kv_token
-    exact = per_kv == int(per_kv)  # else every step is rounded by itself
-    if exact:
-        per_kv = int(per_kv)
+    whole = int(per_kv)
+    exact = per_kv == whole  # else every step is rounded by itself
     linear: list[int] = [0] * (budget + 1)  # nanoseconds of a step by its tokens, where asked before
 
     n = len(load)
@@ -180,7 +179,7 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
             tokens = decodes + chunk
             rise = linear[tokens] or _price(linear, cost, tokens)
             if exact:
-                price, more = rise + per_kv * (kv + tokens), per_kv * tokens
+                price, more = rise + whole * (kv + tokens), whole * tokens
                 if clock + (steps - 1) * price + more * (steps - 1) * (steps - 2) // 2 < until:
                     clock += steps * price + more * steps * (steps - 1) // 2
                 else:
@@ -287,7 +286,7 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
                 idle = sum([stored[i] for i in order[place:end]])
             tokens = budget - left
             rise = linear[tokens] or _price(linear, cost, tokens)
-            clock += rise + round(per_kv * (kv - idle))
+            clock += rise + (whole * (kv - idle) if exact else round(per_kv * (kv - idle)))
             step += 1
             computed += tokens
             unfinished = []
