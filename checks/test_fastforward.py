@@ -7,8 +7,10 @@ from random import Random
 
 import place  # noqa: F401  # puts solutions/ on the path
 import pytest
+from kit import fastforward
 from kit.config import Config
 from kit.request import Count, Request
+from kit.runner import FakeRunner
 from s03_step_cost import A100_LLAMA3_8B, H100_LLAMA31_8B
 from s08_static_batching import CostRunner, Engine, StaticBatcher
 from s09_continuous_batching import ContinuousBatcher
@@ -88,7 +90,7 @@ def scheduler_of(rng: Random, lesson: int):
     config = any_config(rng, lesson)
     if lesson == 10:
         scheduler = Scheduler(config)
-        if rng.random() < 0.1:
+        if rng.random() < 0.4:
             scheduler.meter = ThrashMeter(5)
         return scheduler
     if lesson == 11:
@@ -145,3 +147,59 @@ def compare(lesson: int, seed: int) -> int:
 def test_a_jump_changes_nothing(lesson, part):
     jumped = sum(compare(lesson, 1000 * part + seed) for seed in range(60))
     assert jumped > 1000, "hardly anything was jumped: this compared a run with itself"
+
+
+def decoding(*requests: Request) -> list[Request]:
+    """As they are when each has just sampled its first token."""
+    for request in requests:
+        request.num_computed_tokens = len(request.prompt)
+        request.output += [-1]
+        request.num_tokens += 1
+    return list(requests)
+
+
+def test_steps_to_an_end_counts_the_last_one_and_is_one_where_nobody_knows():
+    few, many = decoding(Request("A", range(5), 4), Request("B", range(9), 40))
+    assert fastforward.steps_to_an_end([few, many]) == 3
+    assert fastforward.steps_to_an_end([many]) == 39
+    assert fastforward.steps_to_an_end([]) == 1
+    assert fastforward.steps_to_an_end([many, Request("C", range(5), 9)]) == 1, "C has a prompt to compute"
+    (stops,) = decoding(Request("D", range(5), 9, stop_token_ids=frozenset({7})))
+    assert fastforward.steps_to_an_end([many, stops]) == 1, "D may sample the token that stops it"
+
+
+def test_one_is_the_answer_under_a_meter():
+    scheduler = Scheduler(Config())
+    scheduler.add(Request("A", range(5), 40))
+    batch = scheduler.schedule()
+    scheduler.update(batch, {"A": [-1]})
+    assert scheduler.steady_steps() == 39
+    scheduler.meter = ThrashMeter()
+    assert scheduler.steady_steps() == 1
+
+
+def test_a_runner_that_cannot_price_ahead_never_jumps():
+    class Slower(CostRunner):
+        def execute(self, batch):
+            tokens, step_ns = CostRunner.execute(self, batch)
+            return tokens, 2 * step_ns
+
+    scheduler = ContinuousBatcher(2)
+    assert fastforward.possible(CostRunner(), scheduler)
+    assert fastforward.possible(SwapRunner(), scheduler)
+    assert not fastforward.possible(FakeRunner(), scheduler)
+    assert not fastforward.possible(Slower(), scheduler), (
+        "its `ahead` is inherited: it tells another price than its `execute`"
+    )
+    for runner in (FakeRunner, Slower):
+        plain, fast = (Engine(ContinuousBatcher(2), runner(), [Request(c, range(3), 50) for c in "ABC"]) for _ in "ab")
+        assert plain.run().end_ns == fast.run(fast=True).end_ns
+
+
+def test_progress_is_told_every_thousand_steps_in_a_jump_too():
+    told = []
+    report = Engine(ContinuousBatcher(1), None, [Request("A", range(3), 2500, output=Count())]).run(
+        watch=lambda: told.append(1), fast=True
+    )
+    assert report.num_steps == 2500
+    assert told

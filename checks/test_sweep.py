@@ -9,6 +9,7 @@ import place  # noqa: F401  # puts solutions/ on the path
 import pytest
 from kit import sweep
 from kit.config import Config
+from kit.errors import BadConfig
 from kit.request import Count, Request
 from s03_step_cost import A100_LLAMA3_8B, H100_LLAMA31_8B
 from s08_static_batching import CostRunner, Engine
@@ -72,3 +73,50 @@ def compare(seed: int) -> int:
 def test_the_sweep_loop_is_the_engine(part):
     evictions = sum(compare(10_000 * part + seed) for seed in range(60))
     assert evictions > 20, "hardly anything was evicted: the hard half was not compared"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "shortest"},
+        {"chunked_prefill": False},
+        {"prefill_first": True},
+        {"admission": "to_completion"},
+        {"cpu_blocks": 10},
+        {"skip_blocked": True},
+        {"reject_unservable": False},
+        {"max_model_len": 100},
+        {"max_num_batched_tokens": 4, "max_num_seqs": 8, "allow_small_budget": True},
+    ],
+)
+def test_what_the_loop_does_not_know_is_refused_by_name(options):
+    with pytest.raises(BadConfig, match=f"sweep loop .* {next(iter(options))} is"):
+        sweep.run(sweep.Load([]), Config(**options), A100_LLAMA3_8B)
+
+
+def test_an_empty_load_and_one_that_is_refused_altogether():
+    empty = sweep.run(sweep.Load([]), Config(), A100_LLAMA3_8B)
+    assert (empty.steps, empty.end_ns, empty.tokens_per_s, empty.rec_new) == (0, 0, 0.0, 0.0)
+    none = sweep.run(sweep.Load([Request("A", range(900), 9)]), Config(num_blocks=10), A100_LLAMA3_8B)
+    assert (none.steps, none.finished, none.first_token_ns) == (0, 0, [-1])
+
+
+def test_the_hour_is_synthetic_where_there_is_no_trace(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep.traces, "FOLDER", tmp_path)
+    monkeypatch.delenv("COURSE_DATA", raising=False)
+    sweep.hour.cache_clear()
+    assert len(sweep.hour()) == 19_366
+    said = sweep.rerun(max_num_batched_tokens=2048, admission="full_prompt")
+    assert said.startswith("a synthetic hour like the Azure conversation trace")
+    assert "modelled: A100, Llama-3-8B" in said
+    sweep.hour.cache_clear()
+    assert sweep.rerun() != said
+    sweep.hour.cache_clear()
+
+
+def test_a_grid_runs_every_combination_once_and_says_how_far_it_is():
+    told: list[int] = []
+    columns = sweep.Load(load(Random(1)))
+    runs = sweep.grid(columns, A100_LLAMA3_8B, told.append, budgets=(64, 512), pools=(100, 400))
+    assert [run[:3] for run in runs] == [(a, p, b) for a in ("chunk", "full_prompt") for p in (100, 400) for b in (64, 512)]
+    assert told == list(range(1, 9))

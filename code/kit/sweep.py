@@ -3,6 +3,9 @@
 Those who decode are not touched while they decode. A global step counter moves all of them: whoever has stored c tokens at
 step t has stored c + 1 at step t + 1. So `c - t` tells all about a request: when it ends (a heap of steps), and at which steps
 it takes a block (counted by `(c - t) % block_size`). Only prompts, admissions, ends and evictions cost anything.
+
+That works because everybody who runs is in every step: what those before somebody compute never grows, so whoever was served
+once finds at least one token left for it.
 """
 
 from __future__ import annotations
@@ -214,17 +217,14 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
                     chunk = left
                 if 0 < threshold < chunk and not lone:
                     chunk = threshold
-                if not chunk:
-                    break
                 taking += -(-(stored[i] + chunk) // size) + -stored[i] // size
                 shares.append(chunk)
                 left -= chunk
             if taking <= free:
                 free -= taking
-                for i, chunk in zip(prefills, shares):  # those behind get nothing
+                for i, chunk in zip(prefills, shares, strict=True):
                     stored[i] += chunk
                 kv += budget - left
-                idle = sum([stored[i] for i in prefills[len(shares) :]])
                 while left and len(running) < seats:
                     if back:
                         i = back[0]
@@ -283,10 +283,9 @@ def run(load: Load, config: Config, cost: Any) -> Outcome:
                 if left == budget:
                     continue  # everybody is out: a step that computes nothing, and takes no time
                 kv += budget - left
-                idle = sum([stored[i] for i in order[place:end]])
             tokens = budget - left
             rise = linear[tokens] or _price(linear, cost, tokens)
-            clock += rise + (whole * (kv - idle) if exact else round(per_kv * (kv - idle)))
+            clock += rise + (whole * kv if exact else round(per_kv * kv))
             step += 1
             computed += tokens
             unfinished = []
