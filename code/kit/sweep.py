@@ -333,7 +333,7 @@ def _lasts(takes: list[int], step: int, steps: int, free: int) -> int:
 # The hour, for a notebook and for a command.
 
 TRACE = "AzureLLMInferenceTrace_conv.csv"
-HOUR = {"max_num_seqs": 256, "max_num_batched_tokens": 512, "num_blocks": 4000}
+HOUR: dict[str, Any] = {"max_num_seqs": 256, "max_num_batched_tokens": 512, "num_blocks": 4000}
 BUDGETS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 POOLS = (1200, 1600, 2000, 3000, 4000, 8000)
 ADMISSIONS = ("chunk", "full_prompt")
@@ -348,13 +348,20 @@ def hour(path: str | None = None) -> Load:
     return Load(traces.azure_like("conv", 19_366, seed=1), "a synthetic hour like the Azure conversation trace")
 
 
+def _config(**options: Any) -> Config:
+    """HOUR with other settings; a smaller budget has as many seats as tokens, unless the seats are named."""
+    config = {**HOUR, **options}
+    if "max_num_seqs" not in options:
+        config["max_num_seqs"] = min(HOUR["max_num_seqs"], config["max_num_batched_tokens"])
+    return Config(**config)
+
+
 def rerun(load: Load | None = None, cost: Any = None, **options: Any) -> str:
-    """Serve the hour with other settings (keys of kit.config), as a table to print. Far below a second."""
+    """Serve the hour with other settings (keys of kit.config), as a table to print. It takes a fraction of a second."""
     from s03_step_cost import A100_LLAMA3_8B
 
     load, cost = load or hour(), cost or A100_LLAMA3_8B
-    config = Config(**{**HOUR, **options})
-    outcome = run(load, config, cost)
+    outcome = run(load, _config(**options), cost)
     refused = len(load) - outcome.finished
     rows = [
         ("finished", f"{outcome.finished:,}" + (f", {refused:,} refused" if refused else "")),
@@ -371,16 +378,12 @@ def rerun(load: Load | None = None, cost: Any = None, **options: Any) -> str:
 def grid(
     load: Load, cost: Any, watch: Callable[[int], None], budgets: Sequence[int] = BUDGETS, pools: Sequence[int] = POOLS
 ) -> list[tuple[str, int, int, Outcome]]:
-    """(admission, pool, budget, outcome) for every combination. `watch` is told how many are done.
-
-    A budget below 256 has as many seats as tokens.
-    """
+    """(admission, pool, budget, outcome) for every combination. `watch` is told how many are done."""
     done: list[tuple[str, int, int, Outcome]] = []
     for admission in ADMISSIONS:
         for pool in pools:
             for budget in budgets:
-                options: dict[str, Any] = {**HOUR, "max_num_batched_tokens": budget, "num_blocks": pool}
-                options["max_num_seqs"] = min(budget, options["max_num_seqs"])
-                done.append((admission, pool, budget, run(load, Config(**options, admission=admission), cost)))
+                config = _config(max_num_batched_tokens=budget, num_blocks=pool, admission=admission)
+                done.append((admission, pool, budget, run(load, config, cost)))
                 watch(len(done))
     return done
