@@ -27,7 +27,10 @@ NEVER = 1 << 62  # nanoseconds: behind every arrival
 
 
 class Load:
-    """A workload as columns, in order of arrival: prepared once, run many times."""
+    """A workload as columns, in order of arrival: prepared once, run many times.
+
+    Everybody makes max_tokens tokens (a cost model samples nothing that stops), and ids are taken to differ.
+    """
 
     def __init__(self, requests: Iterable[Request], name: str = "load"):
         self.name = name
