@@ -230,6 +230,11 @@ class FairScheduler(SwappingScheduler):
                 self.policy.charge(request)
         return super().update(batch, tokens)
 
+    def steady_steps(self) -> int:
+        """As before, but 1 where the queue can move while everybody decodes."""
+        moves = self.waiting and (self.config.skip_blocked or self.config.preempt_for_priority)
+        return 1 if moves or isinstance(self.policy, FairShare) else super().steady_steps()
+
     def release(self, request: Request) -> None:
         super().release(request)
         if isinstance(self.policy, FairShare):
