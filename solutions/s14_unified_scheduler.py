@@ -123,9 +123,8 @@ class UnifiedScheduler:
         1. `n = self.step_size(request, request.num_computed_tokens, budget)`. If it is 0 (it has caught up), go on with the next.
         2. While it lacks more blocks (`pool.missing`) than `pool.num_free`: `self.pick_victim()`. If that stands before `at`, `at`
            moves back by one. `self.preempt` it; the tokens that it gives back go to the budget.
-        3. Did it evict itself? Under FCFS the pass is over, even with budget left: whoever stood behind it is gone too. By priority
-           go on: the request has left `running`, so the next one stands at `at` already.
-        4. Otherwise `self.compute(request, n)`, pay for it, and go on.
+        3. If it did not evict itself: `self.compute(request, n)`, pay for it, and go on. If it did, it has left `running`, so the
+           next one stands at `at` already. (Under FCFS there is none: it was the last.)
         """
         at = 0
         while at < len(self.running) and budget > 0:
@@ -136,14 +135,11 @@ class UnifiedScheduler:
                 victim = self.pick_victim()
                 at -= self.running.index(victim) < at
                 budget += self.preempt(victim)
-            if victim is request:
-                if not self.by_priority:
-                    break
-                continue
-            if n:
-                self.compute(request, n)
-                budget -= n
-            at += 1
+            if victim is not request:
+                if n:
+                    self.compute(request, n)
+                    budget -= n
+                at += 1
         return budget
 
     def pick_victim(self) -> Request:
@@ -154,9 +150,8 @@ class UnifiedScheduler:
 
     def preempt(self, victim: Request) -> int:
         """R2, R3. Evict a running request: its KV is lost, its output stays. Returns the tokens it gives back to the step."""
-        given_back = self.batch.tokens.pop(
-            victim, 0
-        )  # R2's refund: by priority it may have been served before, in this very step
+        # R2's refund: by priority the victim may stand before the cursor, served already in this very step
+        given_back = self.batch.tokens.pop(victim, 0)
         stored = victim.num_computed_tokens - given_back
         victim.recomputed_tokens += stored
         victim.num_preemptions += 1
