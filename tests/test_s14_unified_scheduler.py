@@ -345,11 +345,13 @@ class TestAdmissionPass:
         expect(where, "running", ids(scheduler.running), ["R"], cause, JOIN)
 
     def test_nobody_joins_in_a_step_that_evicts(self):
-        scheduler = machine(blocks=3)
+        scheduler = machine(budget=5, blocks=3)
         seat(scheduler, request("A", 4, 6, made=1), request("B", 7, 2, made=1))
         queue(scheduler, request("C", 2, 2))
         batch = scheduler.schedule()
-        where = "A's token needs a block, B is evicted and its two are free; C needs one"
+        where = (
+            "A's token takes one of B's two blocks; 4 tokens of the budget are left, and B's first 4 would fit the other"
+        )
         cause = "R4: after an eviction nobody is admitted, whatever fits"
         expect(where, "running", ids(scheduler.running), ["A"], cause, JOIN)
         expect(where, "waiting", ids(scheduler.waiting), ["B", "C"], "R3: a victim goes to the front", YIELD)
@@ -579,7 +581,7 @@ class TestOneRuleAtATime:
 
 
 class TestTheRefund:
-    """R2: a victim that was served already in this step. Chance rarely makes one: only priority can, and only in tight memory."""
+    """R2: a victim that was served already in this step. Only priority makes one, and in random loads few evictions are of this kind."""
 
     WHERE = "threshold 8: A (priority 9) gets 8 of 12 tokens, then B needs a block and A is evicted; C lacks 6"
 
@@ -631,7 +633,7 @@ class TestTheWatermarkWhenNothingRuns:
     """R5: blocks are kept for those who run. With nobody running, what fits the pool joins, or nobody ever would."""
 
     def test_what_fits_only_the_whole_pool_joins_an_empty_machine(self):
-        scheduler = machine(blocks=6, watermark=0.5)
+        scheduler = machine(blocks=6, watermark=0.5, admission="full_prompt")
         rows = "A12\nA8\nA1 | A done"
         cause = "R5: A needs 5 of 6 blocks, and the watermark of 3 is kept for nobody"
         follow("watermark 3, nobody runs", scheduler, [request("A", 20, 2)], rows, cause, JOIN)

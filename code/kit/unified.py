@@ -76,6 +76,75 @@ def unified_example() -> None:
     print(show(UnifiedScheduler(example_config()), example()))
 
 
+class Bar(NamedTuple):
+    """A request in one step: tokens stored before it, of these found in the cache, computed in it, and known."""
+
+    label: str
+    stored: int
+    found: int
+    computed: int
+    known: int
+
+
+def bars(make: Callable[[Config], Any]) -> list[Bar]:
+    """Six moments of the running example."""
+    chosen = {
+        (1, "A"): "a prompt's first part",
+        (1, "B"): "a prompt, its beginning cached",
+        (2, "A"): "a prompt's next part",
+    }
+    chosen |= {(4, "A"): "a decode", (11, "B"): "a return, cached", (11, "C"): "a return, nothing cached"}
+    found: dict[tuple[int, str], Bar] = {}
+    last: dict[Request, tuple[int, int]] = {}  # known and computed after its last step
+    for number, batch in enumerate(drive(make(example_config()), example()), 1):
+        for request, n in batch.tokens.items():
+            known, stored = last.get(request, (len(request.prompt), 0))
+            stored = batch.hits.get(request, stored)  # who joins has what it finds
+            last[request] = request.num_tokens, stored + n
+            if moment := chosen.get((number, request.id)):
+                label = f"step {number}, {request.id}: {moment}"
+                found[number, request.id] = Bar(label, stored, batch.hits.get(request, 0), n, known)
+    return [found[key] for key in chosen if key in found]
+
+
+def picture(make: Callable[[Config], Any]) -> str:
+    """The bars as an SVG."""
+    left, top, wide, high = 290, 44, 24, 40
+    rows = bars(make)
+    width, height = left + max(bar.known for bar in rows) * wide + 150, top + len(rows) * high + 50
+    title = "One rule: computed chases known"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="13" fill="#222">',
+        f"<title>{title}</title>",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="14" y="24" font-weight="bold">{title}</text>',
+    ]
+    for i, bar in enumerate(rows):
+        y = top + i * high
+        parts.append(f'<text x="14" y="{y + 20}">{bar.label}</text>')
+        for token in range(bar.known):
+            if token < bar.found:
+                look = 'fill="#CC79A7"'
+            elif token < bar.stored:
+                look = 'fill="#cfe3f2"'
+            elif token < bar.stored + bar.computed:
+                look = 'fill="#0072B2"'
+            else:
+                look = 'fill="#fff" stroke="#999" stroke-dasharray="4 3"'
+            parts.append(
+                f'<rect x="{left + token * wide}" y="{y + 3}" width="{wide - 4}" height="{high - 14}" rx="3" {look}/>'
+            )
+        x = left + bar.known * wide + 8
+        parts.append(f'<text x="{x}" y="{y + 20}">{bar.known} known, n = {bar.computed}</text>')
+    keys = (("#cfe3f2", "stored before"), ("#CC79A7", "found in the cache"), ("#0072B2", "computed in this step"))
+    for i, (fill, text) in enumerate((*keys, ("#fff", "still behind"))):
+        x, y = 14 + i * 175, height - 26
+        parts.append(f'<rect x="{x}" y="{y}" width="16" height="14" rx="3" fill="{fill}" stroke="#999"/>')
+        parts.append(f'<text x="{x + 23}" y="{y + 12}">{text}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
 # The bug hunt --------------------------------------------------------------------------------------------------------
 
 STORY = (
@@ -224,6 +293,59 @@ def safe_mode(make: Callable[[Config, bool], Any] | None = None) -> None:
     print(table(("", "tokens found", "tokens computed", "steps"), rows))
 
 
+# How near a scheduler is to vLLM's --------------------------------------------------------------------------------------
+
+
+def agrees(make: Callable[[Config], Any], workload: dict[str, Any]) -> bool:
+    """Whether a scheduler computes the same tokens in every step and evicts the same requests as vLLM did."""
+    config = Config.from_dict(translate({**workload["config"], "allow_small_budget": True}, "s14"))
+    recorded = {row["step"]: row for row in workload["trace"]["steps"]}
+    want = [([tuple(pair) for pair in row.get("sched", [])], row.get("pre", [])) for row in recorded.values()]
+    got = []
+    try:
+        for step, batch in enumerate(drive(make(config), requests_of(workload))):
+            if step in recorded or batch.tokens:
+                got.append(([(one.id, n) for one, n in batch.tokens.items()], [one.id for one in batch.preempted]))
+            if got != want[: len(got)]:
+                return False
+    except Exception:  # a rule that is wrong enough ends in an error: that is no agreement either
+        return False
+    return len(got) == len(want)
+
+
+def how_near() -> None:
+    """Earlier schedulers on the recorded workloads."""
+    from s10_scheduler import Scheduler
+    from s11_chunked_prefill import ChunkedScheduler
+    from s14_unified_scheduler import UnifiedScheduler
+
+    workloads = recorded()
+    plain = [w for w in workloads if not w["config"]["enable_prefix_caching"]]
+    rows = []
+    for name, make in (("s10", Scheduler), ("s11", ChunkedScheduler), ("s14", UnifiedScheduler)):
+        same = {id(w) for w in workloads if agrees(make, w)}
+        rows.append((name, sum(id(w) in same for w in plain), len(same)))
+    headers = ("scheduler", f"of {len(plain)} without a cache", f"of all {len(workloads)}")
+    print("Workloads in which every step computes what vLLM's did, and evicts whom it evicted:\n")
+    print(table(headers, rows))
+
+
+def one_rule_changed() -> None:
+    """How many recorded workloads notice each of the course's wrong answers."""
+    import s14_unified_scheduler as s14
+
+    workloads, rows = recorded(), []
+    for path in sorted((TRACES.parents[3] / "checks/wrong_answers/s14_unified_scheduler").glob("*.py")):
+        changed: dict[str, Any] = dict(vars(s14))
+        exec(compile(path.read_text("utf-8"), str(path), "exec"), changed)
+        wrong = changed["UnifiedScheduler"]
+        if wrong is not s14.UnifiedScheduler:
+            members = {name: member for name, member in vars(wrong).items() if callable(member)}
+            make = type("Changed", (s14.UnifiedScheduler,), members)
+            rows.append((path.stem, sum(not agrees(make, w) for w in workloads)))
+    print(table(("one rule changed", f"noticed by, of {len(workloads)}"), sorted(rows, key=lambda row: -row[1])))
+
+
 # Who is next, with a cache -------------------------------------------------------------------------------------------
 
 
@@ -319,4 +441,6 @@ def messages() -> None:
     print(table(("step", "new", "known", "bytes of the message", "bytes of the whole state"), rows))
 
 
-TABLES = {f.__name__: f for f in (unified_example, bug_hunt, safe_mode, orders, messages, hunt_steps)}
+TABLES = {
+    f.__name__: f for f in (unified_example, how_near, one_rule_changed, bug_hunt, safe_mode, orders, messages, hunt_steps)
+}
