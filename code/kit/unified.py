@@ -403,7 +403,7 @@ def serve(scheduler: Any, requests: list[Request]) -> Served:
 
 
 def order_config(**options: Any) -> Config:
-    """A pool with room for three or four of the twelve documents."""
+    """A pool with room for six of the twelve documents, and four seats."""
     limits: dict[str, Any] = dict(max_num_batched_tokens=512, max_num_seqs=4, num_blocks=96, block_size=16, watermark=0)
     return Config(**{**limits, "prefix_caching": True, "admission": "full_prompt", **options})
 
