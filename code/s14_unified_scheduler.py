@@ -6,15 +6,14 @@ lesson (R0 to R9); `LongestPrefixFirst`, another order of the queue; `main`. The
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 from kit.config import Config
 from kit.errors import DuplicateRequest, refuse_beyond
 from kit.exercise import exercise
+from kit.overtaking import OvertakingQueue
 from kit.request import MOST_TOKENS, Request
 from kit.waiting import WaitingQueue
 from s05_paged_blocks import blocks_needed
@@ -120,9 +119,8 @@ class UnifiedScheduler:
         1. `n = self.step_size(request, request.num_computed_tokens, budget)`. If it is 0 (it has caught up), go on with the next.
         2. While it lacks more blocks (`pool.missing`) than `pool.num_free`: `self.pick_victim()`. If that stands before `at`, `at`
            moves back by one. `self.preempt` it; the tokens that it gives back go to the budget.
-        3. Did it evict itself? Under FCFS the pass is over, even with budget left: whoever stood behind it is gone too. By priority
-           go on: the request has left `running`, so the next one stands at `at` already.
-        4. Otherwise `self.compute(request, n)`, pay for it, and go on.
+        3. If it did not evict itself: `self.compute(request, n)`, pay for it, and go on. If it did, it has left `running`, so the
+           next one stands at `at` already. (Under FCFS there is none: it was the last.)
         """
         raise NotImplementedError
 
@@ -134,9 +132,8 @@ class UnifiedScheduler:
 
     def preempt(self, victim: Request) -> int:
         """R2, R3. Evict a running request: its KV is lost, its output stays. Returns the tokens it gives back to the step."""
-        given_back = self.batch.tokens.pop(
-            victim, 0
-        )  # R2's refund: by priority it may have been served before, in this very step
+        # R2's refund: by priority the victim may stand before the cursor, served already in this very step
+        given_back = self.batch.tokens.pop(victim, 0)
         stored = victim.num_computed_tokens - given_back
         victim.recomputed_tokens += stored
         victim.num_preemptions += 1
@@ -233,7 +230,7 @@ class UnifiedScheduler:
 
     @exercise
     def name_computed(self, batch: Batch) -> None:
-        """Extension, the safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
+        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
 
         Of each request in the batch, unless it has ended meanwhile (`finish_reason`) and lost its blocks: `self.name_blocks(request,
         tokens that it had before the step)`.
@@ -269,41 +266,29 @@ class UnifiedScheduler:
         return {other.id: self.why_wait(other, batch.budget_left) or behind for other in self.waiting}
 
 
-class LongestPrefixFirst(WaitingQueue):
-    """Extension. The head is whoever finds most in the cache, like SGLang's `lpm`: `scheduler.waiting = LongestPrefixFirst(scheduler)`.
+class LongestPrefixFirst(OvertakingQueue):
+    """Extension. Serves whoever finds most in the cache, like SGLang's `lpm`: `scheduler.waiting = LongestPrefixFirst(scheduler)`.
 
     patience: how many younger requests may pass somebody. Without it a stream of questions about one document starves all others.
-    It looks up everybody who waits at each admission, so it is for short queues (SGLang: up to 128, then FCFS).
+    It looks everybody up at each admission, so it is for short queues (SGLang: up to 128, beyond that FCFS).
     """
 
     def __init__(self, scheduler: UnifiedScheduler, patience: float = 8):
         super().__init__(scheduler.place)
-        self.scheduler, self.patience = scheduler, patience
-        self.passed: Counter[Request] = Counter()  # by how many younger ones
+        self.look_up, self.patience = scheduler.look_up, patience
 
     def cached(self, request: Request) -> int:
         """Blocks that it would find now."""
-        return len(self.scheduler.look_up(request))
+        return len(self.look_up(request))
 
     @exercise
     def head(self) -> Request:
-        """Who is next. Roughly 4 lines. To walk over `self` gives the order of arrival (or priority); `self.passed` counts.
+        """Who is next. Roughly 4 lines. Walking over `self` gives the order of arrival (or priority).
 
-        1. The first in that order who has been passed `self.patience` times, if there is one.
+        1. The first in that order who has been passed `patience` times (`self.passed[request]`), if there is one.
         2. Else whoever has most blocks `self.cached`; of several the first in that order.
         """
         raise NotImplementedError
-
-    def pop(self) -> Request:
-        """Take the head out; all who stand before it in the order have been passed once more."""
-        request = self.head()
-        self.passed.update(takewhile(lambda other: other is not request, self))
-        self.remove(request)
-        return request
-
-    def remove(self, request: Request) -> None:
-        super().remove(request)
-        self.passed.pop(request, None)
 
 
 def main(argv: list[str] | None = None) -> int:

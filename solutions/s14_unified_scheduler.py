@@ -268,7 +268,7 @@ class UnifiedScheduler:
 
     @exercise
     def name_computed(self, batch: Batch) -> None:
-        """Extension, the safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
+        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
 
         Of each request in the batch, unless it has ended meanwhile (`finish_reason`) and lost its blocks: `self.name_blocks(request,
         tokens that it had before the step)`.
