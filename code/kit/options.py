@@ -34,6 +34,7 @@ ABOUT = {
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
+    "s14_unified_scheduler": "The unified scheduler: one rule, and every decision of vLLM's own, replayed and explained.",
 }
 
 
@@ -54,8 +55,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
     whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay. What a lesson does
-    not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
+    config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay; in s14: diff, explain,
+    request (a list), steps (first, last). What a lesson does not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
@@ -86,7 +87,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson >= "s10":
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
-        add("--policy", metavar="P", type=_one_of("policy", POLICIES), help=f"who is next: {', '.join(POLICIES)}")
+        policies = POLICIES if lesson < "s14" else ("fcfs", "priority")  # vLLM's
+        add("--policy", metavar="P", type=_one_of("policy", policies), help=f"who is next: {', '.join(policies)}")
         add(
             "--mystery",
             metavar="A|B|C",
@@ -94,6 +96,12 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             help="run a scheduler with a hidden fault",
         )
         add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
+    if lesson >= "s14":
+        add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
+        add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
+        only = "with --explain: this request only; may be repeated"
+        add("--request", metavar="ID", action="append", default=[], help=only)
+        add("--steps", metavar="A-B", type=_span, help="with --explain: these steps only, both included")
     if serving:
         add(
             "--model",
@@ -118,6 +126,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         for name in ("trace", "json", "budget", "blocks", "policy", "config"):
             if getattr(args, name) not in (None, {}):
                 parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
+    needs = {"diff": "replay", "explain": "replay", "request": "explain", "steps": "explain"}  # s14's
+    for name, other in needs.items():
+        if getattr(args, name, None) and not getattr(args, other):
+            parser.error(f"--{name} goes with --{other}: add it")
     if args.model is not None:
         for name in ("trace", "mystery", "replay"):
             if getattr(args, name) is not None:
@@ -269,6 +281,14 @@ def _count(option: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
 
     return count
+
+
+def _span(text: str) -> tuple[int, int]:
+    """`12-20`, or one step alone."""
+    first, dash, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)) or (dash and int(last) < int(first)):
+        raise argparse.ArgumentTypeError(f"steps is {text!r}; it must be a step or a range of steps, like 12-20")
+    return int(first), int(last or first)
 
 
 def _file(option: str, adapt: Callable[[str], Any] = str) -> Callable[[str], Any]:
