@@ -1,4 +1,4 @@
-"""The sketch of lessons/s14_three_bugs.md: it has the three bugs that the page says, and no fourth."""
+"""The sketch of lessons/s14-three-bugs.md: it has the three bugs that the page says, and no fourth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.runner import FakeRunner
 from place import ROOT
 from s14_unified_scheduler import UnifiedScheduler
 
-PAGE = (ROOT / "lessons/s14_three_bugs.md").read_text("utf-8")
+PAGE = (ROOT / "lessons/s14-three-bugs.md").read_text("utf-8")
 SKETCH, MENDED = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 HEAD, TAIL = SKETCH.split("\n        # Then those who wait")
 WALK = "        for request in list(self.running):\n"

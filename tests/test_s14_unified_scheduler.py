@@ -441,12 +441,18 @@ class TestDoor:
         scheduler.add(request("A", 17, 4))
         with pytest.raises(RequestRefused, match="6 KV blocks"):
             scheduler.add(request("B", 17, 5))
+        where, cause = "A fits the pool, B does not", "a refused request is not kept"
+        expect(where, "batch.tokens", show(scheduler.schedule().tokens), "A12", cause, JOIN)
 
     def test_a_live_id_is_taken(self):
         scheduler = machine()
         scheduler.add(request("A", 3, 1))
         with pytest.raises(DuplicateRequest):
-            scheduler.add(request("A", 3, 1))
+            scheduler.add(request("A", 5, 1))
+        scheduler.update(scheduler.schedule(), {"A": [7]})
+        scheduler.add(request("A", 5, 1))
+        got = show(scheduler.schedule().tokens)
+        expect("the first A has ended, another came", "batch.tokens", got, "A5", "an id is free when its owner ends", JOIN)
 
 
 def follow(where: str, scheduler: UnifiedScheduler, requests: Sequence[Request], rows: str, cause: str, see: str) -> Run:
@@ -651,9 +657,13 @@ class TestTheWatermarkWhenNothingRuns:
         follow("watermark 3, A has four of five blocks", scheduler, [], "A1\nA1\nA1\nA1 | A done", cause, JOIN)
 
     def test_it_is_a_share_of_the_blocks_that_vllm_counts(self):
-        got = [machine(blocks=blocks, watermark=0.05).watermark_blocks for blocks in (18, 19, 20, 39)]
+        got = []
+        for blocks in (18, 19, 20, 39):
+            scheduler = machine(blocks=blocks, watermark=0.05)
+            half_done(scheduler, request("R", 4, 2), 4)
+            got.append(scheduler.pool.num_free - scheduler.fit(request("A", 4, 2), [], 4)[1])
         cause = "int(watermark * num_gpu_blocks), and num_gpu_blocks counts the null block: one more than can be used"
-        expect("5 % of 18, 19, 20 and 39 usable blocks", "watermark_blocks", got, [0, 1, 1, 2], cause, JOIN)
+        expect("5 % of 18, 19, 20 and 39 usable blocks, R runs", "blocks kept", got, [0, 1, 1, 2], cause, JOIN)
 
 
 class TestMessages:

@@ -270,16 +270,16 @@ def decide(scheduler: Any, requests: list[Request]) -> Decisions:
     return seen._replace(outputs=[list(request.output) for request in requests])
 
 
-def safe_mode(make: Callable[[Config, bool], Any] | None = None) -> None:
+def safe_mode() -> None:
     """In how many recorded workloads the safe mode decides otherwise, and what it costs."""
-    if make is None:
-        from s14_unified_scheduler import UnifiedScheduler as make  # type: ignore[no-redef]
+    from s14_unified_scheduler import UnifiedScheduler
+
     changed: Counter[str] = Counter()
     totals, workloads = {False: [0, 0, 0], True: [0, 0, 0]}, recorded()
     cached = [w for w in workloads if w["config"]["enable_prefix_caching"]]
     for workload in cached:
         config = Config.from_dict(translate({**workload["config"], "allow_small_budget": True}, "s14"))
-        both = {safe: decide(make(config, safe), requests_of(workload)) for safe in (False, True)}
+        both = {safe: decide(UnifiedScheduler(config, safe), requests_of(workload)) for safe in (False, True)}
         for part in Decisions._fields:
             changed[part] += getattr(both[False], part) != getattr(both[True], part)
         changed["any"] += both[False] != both[True]
