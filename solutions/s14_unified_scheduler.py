@@ -17,7 +17,7 @@ from kit.overtaking import OvertakingQueue
 from kit.request import MOST_TOKENS, Request
 from kit.waiting import WaitingQueue
 from s05_paged_blocks import blocks_needed
-from s07_prefix_cache import PrefixPool, hash_chain
+from s07_prefix_cache import PrefixPool, block_hash, chain_start
 from s08_static_batching import Batch, Engine, Wait, append_tokens
 
 
@@ -253,18 +253,23 @@ class UnifiedScheduler:
             self.name_blocks(request, computed)
 
     def chain(self, request: Request) -> list[bytes]:
-        """The names of a request's full blocks, outputs included; what was hashed before is not hashed again."""
-        known = self.names.get(request, [])
-        if (len(known) + 1) * self.config.block_size <= request.num_tokens:
-            tokens = [*request.prompt, *request.output]
-            known = self.names[request] = hash_chain(tokens, self.config.block_size, known=known)
-        return known
+        """The names of a request's full blocks, outputs included. s07's `hash_chain`, but only what is new is read and hashed."""
+        size, prompt = self.config.block_size, len(request.prompt)
+        chain = self.names.setdefault(request, [])
+        for start in range(len(chain) * size, request.num_tokens - size + 1, size):
+            made = request.output[max(start - prompt, 0) : max(start + size - prompt, 0)]
+            tokens = [*request.prompt[start : start + size], *made]
+            if len(tokens) < size:
+                break  # outputs that are only counted have no content to name
+            chain.append(block_hash(chain[-1] if chain else chain_start(), tokens))
+        return chain
 
     def name_blocks(self, request: Request, before: int) -> None:
         """R7. Name the blocks that became full since `before` tokens were computed, so that others find them."""
-        full = request.num_computed_tokens // self.config.block_size
-        if self.config.prefix_caching and full > before // self.config.block_size:
-            self.pool.register(request.blocks, self.chain(request)[:full])
+        size = self.config.block_size
+        first, full = before // size, request.num_computed_tokens // size
+        if self.config.prefix_caching and full > first:
+            self.pool.register(request.blocks[first:full], self.chain(request)[first:full])
 
     @exercise
     def name_computed(self, batch: Batch) -> None:
