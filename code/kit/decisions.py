@@ -85,6 +85,7 @@ class DecisionRun(Run):
                 break
             if self.present:  # the last of them were aborted: a step without work, which counts only if others follow
                 self.free_after_schedule = self.scheduler.pool.num_free
+                self.abort("mid")
                 self.note((), [])
                 self.now += bool(self.arrivals)
             if not self.arrivals:

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TextIO
 
-from kit import incidents, options, traces
+from kit import incidents, options
 from kit.config import Config
 from kit.decisions import LESSON as NUMBER
 from kit.decisions import Decisions, first_divergence, recorded, replay, report

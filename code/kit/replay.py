@@ -37,17 +37,6 @@ LATER: dict[str, tuple[str, Any, Any]] = {
     "aging_per_step": ("s13", 0, 0),
     "prefix_caching": ("s14", False, False),
 }
-
-
-def _without_null_block(blocks: Any) -> int:
-    """vLLM keeps one of its blocks as null."""
-    if positive("num_gpu_blocks", blocks) == 1:
-        raise BadConfig(
-            "num_gpu_blocks is 1; it must be at least 2, for one of them is the null block, which stores nothing"
-        )
-    return blocks - 1
-
-
 # What s14 lacks: the only value that it knows, why, and who has it.
 GONE: dict[str, tuple[Any, str]] = {
     "prefill_first": (False, "computes prompts and decodes in one step: use s11, s12 or s13"),
@@ -60,23 +49,26 @@ GONE: dict[str, tuple[Any, str]] = {
 VLLM_DEFAULTS = {"scheduler_reserve_full_isl": True, "enable_prefix_caching": True}
 
 
-def _switch(name: str, meaning: Callable[[bool], Any]) -> Callable[[Any], Any]:
-    def read(on: Any) -> Any:
-        if not isinstance(on, bool):
-            raise BadConfig(f"{name} is {on!r}; it must be true or false")
-        return meaning(on)
+def _without_null_block(blocks: Any) -> int:
+    """vLLM keeps one of its blocks as null."""
+    if positive("num_gpu_blocks", blocks) == 1:
+        raise BadConfig(
+            "num_gpu_blocks is 1; it must be at least 2, for one of them is the null block, which stores nothing"
+        )
+    return blocks - 1
 
-    return read
+
+def _full_isl(on: Any) -> str:
+    if not isinstance(on, bool):
+        raise BadConfig(f"scheduler_reserve_full_isl is {on!r}; it must be true or false")
+    return "full_prompt" if on else "chunk"
 
 
 OTHER_NAMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "num_gpu_blocks": ("num_blocks", _without_null_block),
-    "enable_chunked_prefill": ("chunked_prefill", _switch("enable_chunked_prefill", lambda on: on)),
-    "enable_prefix_caching": ("prefix_caching", _switch("enable_prefix_caching", lambda on: on)),
-    "scheduler_reserve_full_isl": (
-        "admission",
-        _switch("scheduler_reserve_full_isl", lambda on: "full_prompt" if on else "chunk"),
-    ),
+    "enable_chunked_prefill": ("chunked_prefill", lambda on: on),
+    "enable_prefix_caching": ("prefix_caching", lambda on: on),
+    "scheduler_reserve_full_isl": ("admission", _full_isl),
 }
 
 
@@ -129,6 +121,8 @@ def translate(options: Mapping[str, Any], lesson: str) -> dict[str, Any]:
             raise BadConfig(f"{given[name]} and {key} set the same thing: leave one of them out")
         since, before, _ = LATER.get(name, ("", None, None))
         value = meaning(value)
+        if unified and key.startswith("enable_") and not isinstance(value, bool):
+            raise BadConfig(f"{key} is {json.dumps(value)}; it must be true or false")
         if unified and name in GONE and value not in (GONE[name][0], None):
             raise BadConfig(f"{key} is {json.dumps(value)}; {lesson} {GONE[name][1]}")
         if since <= lesson:
