@@ -85,18 +85,15 @@ class NoLoneRequest(UnifiedScheduler):
 class SelfEvictionEnds(UnifiedScheduler):
     """A request that evicts itself ends the running pass by priority too, as it did before 0.33."""
 
-    asking, over = None, False
-
-    def schedule(self):
-        self.over = False
-        return super().schedule()
+    asked = ended = None
 
     def step_size(self, request, computed, budget):
-        self.asking = request
-        return 0 if self.over else super().step_size(request, computed, budget)
+        self.asked = request
+        return 0 if self.ended is self.batch else super().step_size(request, computed, budget)
 
     def preempt(self, victim):
-        self.over = self.over or victim is self.asking
+        if victim is self.asked:
+            self.ended = self.batch
         return super().preempt(victim)
 
 

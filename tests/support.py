@@ -17,6 +17,13 @@ from kit.runner import FakeRunner, fake_token, sampling
 
 STUCK_AFTER = 50  # steps in a row without a token, with everybody arrived
 STEP_LIMIT = 2000
+S14_SECTIONS = {  # a section of s10 -> where s14 explains the same
+    "Two passes": "How far a step goes",
+    "When the pool is full": "Who gives way",
+    "The way back": "Who gives way",
+    "Who may join": "Who joins",
+    "What is refused at the door": "Who joins",
+}
 
 
 class Mismatch(AssertionError):
@@ -73,7 +80,10 @@ def show(value: Any) -> str:
 def section(scheduler: Any, of_s10: str = "Two passes") -> str:
     """Where a general mistake of a scheduler is explained: in its own lesson; s10 has a section for each kind."""
     sections = {"s08_static_batching": "A closed batch", "s09_continuous_batching": "Decide every step"}
-    lesson = min(type(scheduler).__module__, "s10_scheduler")  # later lessons build on s10, and send back to it
+    lesson = type(scheduler).__module__
+    if lesson == "s14_unified_scheduler":
+        return f"{lesson}/{S14_SECTIONS[of_s10]}"
+    lesson = min(lesson, "s10_scheduler")  # s11 to s13 build on s10, and send back to it
     return f"{lesson}/{sections.get(lesson, of_s10)}"
 
 
@@ -141,8 +151,10 @@ class Run:
         self.requests: list[Request] = [*scheduler.running, *scheduler.waiting]
         self.refused: dict[str, RequestRefused] = {}
         self.computed = Counter({one.id: one.num_computed_tokens for one in self.requests})
-        self.kv: dict[int, dict[int, tuple[Request, int]]] = {}  # block -> offset -> (owner, position)
-        self.cpu_kv: dict[int, dict[int, tuple[Request, int]]] = {}  # the same of the CPU's blocks (s12)
+        self.cached: Counter[str] = Counter()  # tokens that were found in the cache
+        self.kv: dict[int, dict[int, Any]] = {}  # block -> offset -> what stands there, in the words of `content`
+        self.cpu_kv: dict[int, dict[int, Any]] = {}  # the same of the CPU's blocks (s12)
+        self.chains: dict[Request, list[int]] = {}
         for one in self.requests:
             for position in range(one.num_computed_tokens if one.blocks else 0):
                 self.store(one, position)
@@ -185,6 +197,8 @@ class Run:
         __tracebackhide__ = True
         for request, n in batch.tokens.items():
             self.computed[request.id] += n
+        for request, n in getattr(batch, "hits", {}).items():
+            self.cached[request.id] += n
         streamed = {request.id: request.num_output_tokens for request in self.requests}
         tokens, _ = self.runner.execute(batch)
         self.now += 1
@@ -277,7 +291,8 @@ class Run:
             cause = "a step that evicts admits nobody: what it just freed would go to the newcomer"
             text = f"{show(batch.preempted)} evicted, {show(joined)} admitted"
             mismatch(where, "schedule()", text, "nobody admitted", cause, section(self.scheduler, "Who may join"))
-        if joined and self.scheduler.pool.num_free < config.watermark_blocks:
+        alone = hasattr(self.scheduler.pool, "names") and len(self.scheduler.running) == 1  # s14 keeps no blocks for nobody
+        if joined and not alone and self.scheduler.pool.num_free < config.watermark_blocks:
             cause = "an admission may fill the blocks above the watermark only; the rest is kept for those who run"
             text = f"{self.scheduler.pool.num_free} blocks free after {show(joined)} joined"
             want = f"at least {config.watermark_blocks} left free"
@@ -288,8 +303,10 @@ class Run:
         __tracebackhide__ = True
         size = self.scheduler.pool.block_size
         self.copy_swapped(batch)
+        names = getattr(self.scheduler.pool, "names", {})
         for block in self.scheduler.pool.free_blocks:
-            self.kv.pop(block, None)
+            if not names or names[block] is None:  # a cached block keeps its KV, whoever else it has
+                self.kv.pop(block, None)
         for phase in ("write", "read"):
             for request, n in batch.tokens.items():
                 first = request.num_computed_tokens - n if phase == "write" else 0
@@ -302,9 +319,18 @@ class Run:
                         mismatch(where, "schedule()", text, want, cause, section(self.scheduler, "When the pool is full"))
                     if phase == "write":
                         self.store(request, position)
-                    elif self.kv.get(block, {}).get(position % size) != (request, position):
+                    elif self.kv.get(block, {}).get(position % size) != self.content(request, position):
                         text = f"{request.id} attends to its token {position + 1}, which is not stored"
                         cause, see = self.why_not_stored(request, batch)
+                        if names and names[block] is not None and position < request.num_computed_tokens - n:
+                            there = "nothing" if position % size not in self.kv.get(block, {}) else "another's KV"
+                            text = (
+                                f"{request.id} attends to its token {position + 1}, and block {block} holds {there} there"
+                            )
+                            cause = (
+                                "the block has the name of KV that was never computed: its owner was evicted in the step that was "
+                                "to compute it, or the hit is taken for longer than what `look_up` found"
+                            )
                         want = f"all of its {request.num_computed_tokens} tokens in its blocks"
                         mismatch(where, "schedule()", text, want, cause, see)
 
@@ -332,8 +358,23 @@ class Run:
         return cause, "s12_preemption/Swap out, swap in"
 
     def store(self, request: Request, position: int) -> None:
-        size = self.scheduler.pool.block_size
-        self.kv.setdefault(request.blocks[position // size], {})[position % size] = (request, position)
+        block, offset = (
+            request.blocks[position // self.scheduler.pool.block_size],
+            position % self.scheduler.pool.block_size,
+        )
+        if offset == 0:
+            self.kv[block] = {}  # a new owner's first token: nothing of the last one counts any more
+        self.kv.setdefault(block, {})[offset] = self.content(request, position)
+
+    def content(self, request: Request, position: int) -> Any:
+        """What must stand where a request reads: its own KV, or, where blocks are shared, that of equal tokens up to here."""
+        if not hasattr(self.scheduler.pool, "names"):
+            return request, position
+        chain = self.chains.setdefault(request, [0])
+        if len(chain) <= position + 1:
+            for token in [*request.prompt, *request.output][len(chain) - 1 :]:
+                chain.append(hash((chain[-1], token)))
+        return chain[position + 1]
 
     def check_finished(self, request: Request) -> None:
         __tracebackhide__ = True
@@ -341,13 +382,15 @@ class Run:
         cause = "a token got lost or came twice: an evicted request keeps its output, and nothing is sampled behind it"
         if request.output != lone_output(request):
             mismatch(where, "its output", request.output, f"{lone_output(request)}, as when alone", cause, passes)
-        needed = request.num_tokens - 1 + request.recomputed_tokens
+        needed = request.num_tokens - 1 + request.recomputed_tokens - self.cached[request.id]
         if self.computed[request.id] != needed:
             if self.computed[request.id] < needed:
                 cause = "faster than physics: num_computed_tokens says that tokens are stored which were thrown away"
             else:
                 cause = "more computed than needed: tokens were thrown away without being counted in recomputed_tokens"
             want = f"{request.num_tokens - 1} to store, and {request.recomputed_tokens} again after evictions: {needed}"
+            if self.cached[request.id]:
+                want = want.replace(": ", f", less {self.cached[request.id]} from the cache: ")
             mismatch(where, "tokens computed for it", self.computed[request.id], want, cause, passes)
 
 
@@ -384,9 +427,16 @@ def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str)
     owner: dict[int, str] = {}
     tables: dict[Request, list[int]] = getattr(scheduler, "cpu_tables", {})
     _check_cpu_blocks(scheduler, tables, where)
+    owners = Counter(block for request in requests for block in request.blocks)
+    shared = getattr(pool, "ref_count", None)
     for request in requests:
         for block in request.blocks:
-            if block in owner:
+            if shared is not None:
+                if shared[block] != owners[block]:
+                    text = f"has {shared[block]} owners in the pool, and stands in {owners[block]} tables"
+                    cause = "a hit is claimed with `pool.claim`, which counts its new owner, and goes back once for each"
+                    mismatch(where, f"block {block}", text, "as many owners as tables", cause, see)
+            elif block in owner:
                 text = f"{owner[block]} and {request.id} both own block {block}"
                 mismatch(where, "block tables", text, "one owner a block", "a freed table still lists its blocks", see)
             owner[block] = request.id
@@ -428,7 +478,7 @@ def leaked_blocks(scheduler: Any, requests: Iterable[Request]) -> int:
     """Blocks that are neither free nor in anybody's block table."""
     if not hasattr(scheduler, "pool"):
         return 0
-    return scheduler.pool.num_blocks - scheduler.pool.num_free - sum(len(request.blocks) for request in requests)
+    return scheduler.pool.num_blocks - scheduler.pool.num_free - len({b for request in requests for b in request.blocks})
 
 
 # Exact traces

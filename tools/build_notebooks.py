@@ -30,7 +30,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 def fresh_copy(folder: Path) -> Path:
     """A copy of the course with nothing written in code/: what a learner has on the first day."""
-    for part in ("code/kit", "solutions", "notebooks", "quizzes", "lessons/figures", "tools"):
+    for part in ("code/kit", "solutions", "notebooks", "quizzes", "lessons/figures", "tests/data", "tools"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     subprocess.run([sys.executable, str(folder / "tools" / "cut.py"), "--force"], check=True, stdout=subprocess.DEVNULL)
     return folder

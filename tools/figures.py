@@ -17,12 +17,13 @@ def pictures() -> Iterator[tuple[str, str]]:
     import s03_step_cost
     import s04_kv_memory
     import s12_preemption
-    from kit import blocktree, chunking_simulator, kv_memory_experiments, paging, preemption_pictures, roofline
+    from kit import blocktree, chunking_simulator, kv_memory_experiments, paging, preemption_pictures, roofline, unified
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
     from s05_paged_blocks import BlockPool
     from s07_prefix_cache import PrefixPool, hash_chain
+    from s14_unified_scheduler import UnifiedScheduler
 
     yield "s02_when_stored.svg", when_stored(3, 4)
     yield from roofline.figures(s03_step_cost)
@@ -30,6 +31,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s05_block_table.svg", paging.svg(paging.story(BlockPool)[-1], "Two block tables, one pool")
     yield "s07_shared_chain.svg", picture(PrefixPool, hash_chain)
     yield "s07_simulator.svg", blocktree.svg(blocktree.frames(PrefixPool, hash_chain)[15])
+    yield "s14_one_rule.svg", unified.picture(UnifiedScheduler)
     static = frames(presets(S08)["eight requests"])
     continuous = frames(presets(S09)["eight requests"])
     yield "s08_simulator.svg", svg(static[5], "r4")

@@ -2,7 +2,8 @@
 
 running_example: s10's four requests, nine steps; chunked_example, threshold_example: s11's two; evil_twin: the same limits, and a request that outgrew the budget;
 small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
-real_lengths: s08's slot utilisation on the real Azure traces. Use: python3 tools/tables.py NAME
+real_lengths: s08's slot utilisation on the real Azure traces; and the tables of s14, in kit/unified.py. Use: python3
+tools/tables.py NAME
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "solutions"))
 
-from kit import traces
+from kit import traces, unified
 from kit.config import Config
 from kit.experiments import groups
 from kit.report import table
@@ -117,7 +118,6 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    {
-        f.__name__: f
-        for f in (running_example, evil_twin, chunked_example, threshold_example, small_budget, watermarks, real_lengths)
-    }[sys.argv[1]]()
+    tables = (running_example, evil_twin, chunked_example, threshold_example, small_budget, watermarks, real_lengths)
+    own = {f.__name__: f for f in tables}
+    {**own, **unified.TABLES}[sys.argv[1]]()
