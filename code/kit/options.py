@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kit import exercise
-from kit.config import POLICIES, Config, positive
+from kit.config import POLICIES, Config, above_zero, positive
 from kit.errors import CourseError
 from kit.replay import translate
 from kit.report import dump_json, no_nan
@@ -34,6 +34,7 @@ ABOUT = {
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
+    "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
 }
 
 
@@ -54,7 +55,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
     whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay. What a lesson does
+    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13),
+    replay. In s13: ttft_target, tpot_target, in ms. What a lesson does
     not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
@@ -86,14 +88,19 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson >= "s10":
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
+        add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
         add("--policy", metavar="P", type=_one_of("policy", POLICIES), help=f"who is next: {', '.join(POLICIES)}")
+    if lesson.startswith("s13"):
+        for name, default in (("ttft", 500.0), ("tpot", 50.0)):
+            says = f"target of goodput in milliseconds, {default:g} if unset"
+            add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), default=default, help=says)
+    elif lesson >= "s10":
         add(
             "--mystery",
             metavar="A|B|C",
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
-        add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
     if serving:
         add(
             "--model",
@@ -269,6 +276,18 @@ def _count(option: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
 
     return count
+
+
+def _above_zero(option: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            return above_zero(option, float(text))
+        except CourseError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a number above 0") from None
+
+    return number
 
 
 def _file(option: str, adapt: Callable[[str], Any] = str) -> Callable[[str], Any]:

@@ -87,8 +87,7 @@ class TenantQueue(WaitingQueue):
     def push(self, request: Request) -> None:
         tenant = request.tenant
         if tenant not in self._queues:
-            if not request.num_preemptions:  # who was evicted has not been idle
-                self._shares.arrive(tenant, self._queues)
+            self._shares.arrive(tenant, self._queues)
             self._queues[tenant] = WaitingQueue(self._place)
         self._queues[tenant].push(request)
         self._length += 1
