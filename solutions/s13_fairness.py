@@ -14,7 +14,7 @@ from kit.config import Config, above_zero
 from kit.errors import BadConfig
 from kit.exercise import exercise
 from kit.report import Row
-from kit.request import Request
+from kit.request import Request, total_tokens
 from kit.waiting import TenantQueue
 from s05_paged_blocks import blocks_needed
 from s08_static_batching import Batch, Engine
@@ -179,12 +179,13 @@ class FairScheduler(SwappingScheduler):
 
     @exercise
     def admit_pass(self, budget: int) -> int:
-        """Let requests in, in turn. Returns the budget left. Roughly 14 lines.
+        """Let requests in, in turn. Returns the budget left. Roughly 16 lines.
 
         For each request of `self.in_turn()`, `wait = self.why_wait(request, budget)`:
         1. Without a reason `self.join` it, and go on with the next.
         2. With the reason "seats" and `config.preempt_for_priority`, ask `self.seat_for(request, budget)`. If that names somebody,
-           preempt them, which gives tokens back to the budget, `join` the request, and stop: nobody else joins.
+           preempt them, which gives tokens back to the budget, and `join` the request. Nobody else joins: stop, with the reason
+           of the victim, who waits now, unless step 3 has noted one before.
         3. The first reason of the pass that holds is `self.batch.head`.
         4. Pass on to the next only if `config.skip_blocked`, the reason is "blocks", and the request is not swapped out (in
            `cpu_tables`): no other reason lets anybody else in. Otherwise stop.
@@ -198,6 +199,7 @@ class FairScheduler(SwappingScheduler):
                 victim = self.seat_for(request, budget)
                 if victim is not None:
                     budget = self.join(request, budget + self.preempt(victim))
+                    self.batch.head = self.batch.head or self.why_wait(victim, budget)
                     break
             self.batch.head = self.batch.head or wait
             if not (self.config.skip_blocked and wait.rule == "blocks" and request not in self.cpu_tables):
@@ -248,13 +250,19 @@ class FairScheduler(SwappingScheduler):
             self.policy.forget(request)
 
     def predict_ttft_ms(self, request: Request) -> float:
-        """s10's guess, mended: those who run take part in every step. Seats and blocks are still left out, so it is low."""
-        budget, running = self.config.max_num_batched_tokens, self.running
+        """s10's guess, mended: those who run take part in every step, and a seat comes free when somebody ends.
+
+        Full steps, until all tokens before it and its own are computed, or until enough have left, whichever is later. With s
+        seats and answers of n tokens, s / n seats come free in a step (Little's law); max_tokens stands for n.
+        """
+        budget, seats, running = self.config.max_num_batched_tokens, self.config.max_num_seqs, self.running
         unread = sum(max(other.num_tokens - other.num_computed_tokens - 1, 0) for other in running)
-        ahead = unread + self.tokens_before(request) + request.num_tokens
-        stored = sum(other.num_computed_tokens for other in running)
-        steps = -(-ahead // max(budget - len(running), 1))
-        return steps * self.cost.step_ns(budget, stored) / 1e6
+        before, waiting = self.tokens_before(request), total_tokens(self.waiting)
+        steps = (unread + before + request.num_tokens) / max(budget - len(running), 1)
+        to_leave = len(running) + 1 - seats + (len(self.waiting) * before / waiting if waiting else 0)
+        if to_leave > 0 and running:
+            steps = max(steps, to_leave / seats * sum(other.max_tokens for other in running) / len(running))
+        return math.ceil(steps) * self.cost.step_ns(budget, sum(other.num_computed_tokens for other in running)) / 1e6
 
     @exercise
     def tokens_before(self, request: Request) -> int:

@@ -73,7 +73,7 @@ def show(value: Any) -> str:
 def section(scheduler: Any, of_s10: str = "Two passes") -> str:
     """Where a general mistake of a scheduler is explained: in its own lesson; s10 has a section for each kind."""
     sections = {"s08_static_batching": "A closed batch", "s09_continuous_batching": "Decide every step"}
-    lesson = type(scheduler).__module__
+    lesson = min(type(scheduler).__module__, "s10_scheduler")  # where later lessons build on it, it explains them too
     return f"{lesson}/{sections.get(lesson, of_s10)}"
 
 
@@ -272,7 +272,9 @@ class Run:
             cause = "every computed token is taken off the budget, the decodes' too, before anybody else gets some"
             want = f"at most the budget, {config.max_num_batched_tokens}"
             mismatch(where, "schedule() computed", text, want, cause, section(self.scheduler, "Two passes"))
-        if batch.preempted and joined:
+        full = len(self.scheduler.running) == config.max_num_seqs
+        took_a_seat = config.preempt_for_priority and len(batch.preempted) == 1 and full
+        if batch.preempted and joined and not took_a_seat:
             cause = "a step that evicts admits nobody: what it just freed would go to the newcomer"
             text = f"{show(batch.preempted)} evicted, {show(joined)} admitted"
             mismatch(where, "schedule()", text, "nobody admitted", cause, section(self.scheduler, "Who may join"))

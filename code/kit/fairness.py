@@ -189,10 +189,9 @@ def aging(lab: Lab) -> dict[str, Any]:
         report = lab.run(stream_and_one(), config)
         old = next(row for row in report.rows if row.id == "old")
         bound = lab.lesson.aging_bound(10, 0, rate)
-        passed = sum(row.first_token_ns < old.first_token_ns for row in report.rows if row.first_token_ns is not None)
-        late = sum(row.arrival_ns > bound * 1e9 and row.first_token_ns < old.first_token_ns for row in report.rows
-                   if row.first_token_ns is not None)  # fmt: skip
-        rows.append((f"{rate:g}", f"{bound:.1f}", f"{old.ttft_ms / 1e3:.2f}", passed, late))
+        passed = [row for row in report.rows if row.finish_ns < old.finish_ns]  # one seat: they went before
+        late = [row for row in passed if row.arrival_ns > bound * 1e9]
+        rows.append((f"{rate:g}", f"{bound:.1f}", f"{old.ttft_ms / 1e3:.2f}", len(passed), len(late)))
     print(table(("points/s", "bound s", "old's TTFT s", "went before it", "of these, came after the bound"), rows) + "\n")
     _say(
         "Without aging it starts when the stream has ended. With it, nobody who comes after the bound goes first; but those who came "
@@ -281,7 +280,7 @@ def a_flood(lab: Lab) -> dict[str, Any]:
     _say(
         f"The service of flood and steady was up to {apart[0]:,} tokens apart, and by turns {apart[1]:,}. It can't be more than 16 "
         f"seats full of the dearest request, 16 * {dearest} = {16 * dearest:,}: a tenant that is ahead gets no seat, and only what "
-        "sits already runs on. Nothing was lost by it: turns cost no throughput."
+        f"sits already runs on. The price is {1 - rows[1][-1] / rows[0][-1]:.1%} of the throughput."
     )
     return {"rows": rows, "apart": apart, "bound": 16 * dearest}
 
@@ -389,7 +388,7 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
     _say(
         f"Thrash beats caution: reserving to completion evicts nobody and makes {safe[2]} tokens/s, against {chunk[2]} with "
         f"{chunk[6]} evictions. What caution buys is the longest pause, {safe[5]} ms against {chunk[5]}. With a max_tokens that nobody "
-        f"uses it is worse by far: {wide[2]} against {wide_chunk[2]}, with {wide[8]} requests running at the most. The estimate learns "
+        f"uses it is worse by far: {wide[2]} against {wide_chunk[2]}, and at most {wide[8]} at a time. The estimate learns "
         f"what answers really take: {wide_estimate[2]} tokens/s, {wide_estimate[6]} evictions, a longest pause of "
         f"{wide_estimate[5]} ms."
     )
@@ -425,11 +424,11 @@ def in_time(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
                          round(report.ttft_ms(50)), round(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
     columns = ("arrivals", "refuse", "refused", "served", "TTFT met", "good", "TTFT p50", "p99 ms", "tok/s")
     print(table(columns, rows) + "\n")
-    late, mended = rows[6], rows[8]
+    late, low, mended = rows[6:9]
     _say(
-        f"At {late[0]} the throughput is {late[8]} tokens/s and {late[5]} of 1,000 are served in time: nearly all of that work comes "
-        f"too late. Refusing {mended[2]} at the door leaves {mended[5]} in time, and {mended[8]} tokens/s. Goodput is the number that "
-        "an overloaded machine can't hide behind."
+        f"At {late[0]} the throughput is {late[8]:,} tokens/s, and {late[5]} of 1,000 are served in "
+        f"time. s10's guess counts tokens only, refuses {low[2]}, and leaves {low[5]} in time. The mended one counts seats too: it "
+        f"refuses {mended[2]} and leaves {mended[5]}. A guess that is too low is worth little: everybody it lets in makes the others late."
     )
     return {"rows": [dict(zip(columns, row)) for row in rows]}
 
