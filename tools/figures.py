@@ -16,7 +16,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(ROOT / "solutions"))
     import s03_step_cost
     import s04_kv_memory
-    from kit import blocktree, kv_memory_experiments, paging, roofline
+    from kit import blocktree, fairness_simulator, kv_memory_experiments, paging, roofline
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
@@ -43,6 +43,8 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s10_simulator_story_a.svg", svg(frames(presets()["story A: stuck behind the head"])[-1], "r20")
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
+    yield "s13_simulator.svg", fairness_simulator.picture("two classes")
+    yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
 
 
 def when_stored(prompt: int, new: int) -> str:

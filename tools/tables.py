@@ -1,7 +1,7 @@
 """Step-by-step tables for the lessons, printed by the schedulers of solutions/ themselves.
 
 running_example: s10's four requests, nine steps; evil_twin: the same limits, and a request that outgrew the budget;
-small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
+a_seat: s13's urgent request, which takes a seat; small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
 real_lengths: s08's slot utilisation on the real Azure traces. Use: python3 tools/tables.py NAME
 """
 
@@ -31,9 +31,9 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-def steps(requests: list[Request], config: Config, most: int) -> None:
+def steps(requests: list[Request], config: Config, most: int, make: Any = Scheduler) -> None:
     """Print a load step by step: what is computed, who was evicted, why the head waits, blocks in use while it runs."""
-    engine = Engine(Scheduler(config), FakeRunner(), requests)
+    engine = Engine(make(config), FakeRunner(), requests)
     scheduler, used = engine.scheduler, 0
     rows: list[tuple[Any, ...]] = []
     execute = engine.runner.execute
@@ -61,6 +61,16 @@ def running_example() -> None:
 
 def evil_twin() -> None:
     steps(traces.evil_twin(), Config(**EXAMPLE, reject_unservable=False), 11)
+
+
+def a_seat() -> None:
+    """s13: two seats, two requests of priority 10, an urgent one in the fourth step."""
+    from s13_fairness import FairScheduler
+
+    limits = {**EXAMPLE, "max_num_seqs": 2, "num_blocks": 100, "max_num_batched_tokens": 16}
+    load = [Request(*entry) for entry in (("A", range(4), 8, 0, 10), ("B", range(4), 6, 1, 10),
+            ("H", range(4), 3, 3, 0))]  # fmt: skip
+    steps(load, Config(**limits, policy="priority", preempt_for_priority=True), 20, FairScheduler)
 
 
 def small_budget() -> None:
@@ -102,4 +112,4 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (running_example, evil_twin, small_budget, watermarks, real_lengths)}[sys.argv[1]]()
+    {f.__name__: f for f in (running_example, evil_twin, a_seat, small_budget, watermarks, real_lengths)}[sys.argv[1]]()

@@ -21,6 +21,9 @@ ORDER = (
     "s08_static_batching",
     "s09_continuous_batching",
     "s10_scheduler",
+    "s11_chunked_prefill",
+    "s12_preemption",
+    "s13_fairness",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
