@@ -314,6 +314,8 @@ class TestCharge:
         scheduler.update(batch, sampled(batch))
         scheduler.schedule()
         expect("one output fed", "served", policy.served, {"a": 8}, "2 for an output", SHARES)
+        with pytest.raises(BadConfig):  # a share takes no seats: two rules, one seat
+            machine(share=policy, **URGENT)
 
 
 class TestArrive:
@@ -383,17 +385,24 @@ class TestFairQueue:
             "A, B and C of one tenant", "served", got, ["A", "B", "C"], "first come, first served within a tenant", SHARES
         )
 
-    def test_a_share_takes_no_seats(self):
-        with pytest.raises(BadConfig) as error:
-            machine(share=FairShare(), **URGENT)
-        expect(
-            "preempt_for_priority and FairShare",
-            "a sentence",
-            "choose one" in str(error.value),
-            True,
-            "two rules, one seat",
-            SHARES,
-        )
+    @given(moves=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), min_size=1, max_size=40))
+    def test_the_head_is_that_of_the_tenant_with_the_lowest_counter(self, moves):
+        policy = FairShare()
+        queue, waits = machine(share=policy).waiting, []
+        for i, (tenant, cost) in enumerate(moves):
+            if cost < 6 or not waits:
+                one = of(tenant, f"R{i}", 3, 3)
+                one.order = i + 1
+                queue.push(one)
+                waits.append(one)
+            else:
+                policy.served[tenant] = policy.served.get(tenant, 0) + cost
+                want = min(waits, key=lambda one: (policy.served[one.tenant], one.order))
+                cause = "the tenant served least, and of it the first come"
+                expect(f"after {i} moves", "pop()", queue.pop().id, want.id, cause, SHARES)
+                waits.remove(want)
+        got = (len(queue), sorted(ids(queue)))
+        expect("those who are left", "len, ids", got, (len(waits), sorted(ids(waits))), "nobody gets lost", SHARES)
 
 
 class TestGate:

@@ -155,12 +155,15 @@ def a_seat(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
         for name, change in runs.items()
     ]
     print(table(TWO_CLASSES, rows) + "\n")
-    order, seats, slow, both = rows[2], rows[3], rows[4], rows[5]
+    order, seats, slow, both = rows[2:]
+    fuller = [round(lab.run(two_classes(rate=12.0), Config(**base, **runs[name])).tokens_per_s) for name in list(runs)[2:4]]
     _say(
         f"An order alone leaves the urgent ones behind a full machine: p99 {order[2]} s. With seats it is {seats[2]} s, at the same "
-        f"throughput: the machine has room to compute {seats[10]} again. The jobs pay, in the middle of their answers: a gap of "
-        f"{seats[8]} s. Aging (here one point in 5 s) brings the last job's start from {order[7]} to {slow[7]} s. With seats it does "
-        f"not, {both[7]} s: an old job that has at last got in is put out again, for seats are taken by raw priority."
+        f"throughput: this machine has room to compute 100 tokens and {seats[10].rstrip('%')} of them again. With urgent ones at 12 a "
+        f"second it has not, and seats cost throughput too: {fuller[1]} tokens/s in place of {fuller[0]}. The jobs pay in any case, in "
+        f"the middle of their answers: a gap of {seats[8]} s. Aging (here one point in 5 s) brings the last job's start from "
+        f"{order[7]} to {slow[7]} s. With seats it does not, {both[7]} s: an old job that has at last got in is put out again, for seats "
+        "are taken by raw priority."
     )
     return {"rows": [dict(zip(TWO_CLASSES_JSON, row)) for row in rows]}
 
@@ -316,10 +319,12 @@ def a_blocked_head(lab: Lab) -> dict[str, Any]:
                          f"{large.ttft_ms / 1e3:.2f}", round(report.tokens_per_s)])  # fmt: skip
     print(table(("stream", "head", "small p50", "p99", "max", "large", "tok/s"), rows) + "\n")
     waits, skips = [row[5] for row in rows[::2]], [row[5] for row in rows[1::2]]
+    wait, skip = rows[-2:]
     _say(
-        f"Waiting, the large one gets in after {waits[-1]} s, whatever comes behind it, and everybody behind it pays. Skipped, it waits "
-        f"{', '.join(skips)} s: as long as the stream lasts. The small ones take each block that comes free before enough of them "
-        "are free together. That is starvation, and no percentile of the small ones shows it."
+        f"Waiting, the large one gets in after {waits[-1]} s, whatever comes behind it. Skipped, it waits {', '.join(skips)} s: until the "
+        "small ones run out, for they take each block that comes free before enough of them are free together. That is starvation, and "
+        f"no percentile of the small ones shows it. What they gain is little: in the longest stream p50 {wait[2]} to {skip[2]} s, p99 "
+        f"{wait[3]} to {skip[3]}."
     )
     return {"rows": rows}
 
