@@ -111,7 +111,7 @@ class TokenRatio:
 
     @exercise
     def observe(self, running: Sequence[Request], evicted: bool) -> float:
-        """Extension. Take in one step and return the `ratio` for the next. Roughly 6 lines.
+        """Take in one step and return the `ratio` for the next. Roughly 6 lines.
 
         running: those who run after it. evicted: whether it evicted anybody for memory.
         Without an eviction it falls by `decay`, to no less than `least`. After one it rises to the share of their answers that

@@ -309,12 +309,12 @@ def a_blocked_head(lab: Lab) -> dict[str, Any]:
                          f"{large.ttft_ms / 1e3:.2f}", round(report.tokens_per_s)])  # fmt: skip
     print(table(("stream", "head", "small p50", "p99", "max", "large", "tok/s"), rows) + "\n")
     waits, skips = [row[5] for row in rows[::2]], [row[5] for row in rows[1::2]]
-    wait, skip = rows[-2:]
+    waited, skipped = rows[-2:]
     _say(
         f"Waiting, the large one gets in after {waits[-1]} s, whatever comes behind it. Skipped, it waits {', '.join(skips)} s: until the "
         "small ones run out, for they take each block that comes free before enough of them are free together. That is starvation, and "
-        f"no percentile of the small ones shows it. What they gain is little: in the longest stream p50 {wait[2]} to {skip[2]} s, p99 "
-        f"{wait[3]} to {skip[3]}."
+        f"no percentile of the small ones shows it. What they gain is little: in the longest stream p50 {waited[2]} to {skipped[2]} s, "
+        f"p99 {waited[3]} to {skipped[3]}."
     )
     return {"rows": rows}
 
