@@ -194,7 +194,7 @@ class FairScheduler(SwappingScheduler):
         return tokens <= budget and blocks <= free
 
     def compute(self, request: Request, n: int) -> int:
-        """As before; a fair share is charged at once, so that one step's seats go round the tenants too."""
+        """A fair share is charged at once, so that the seats of one step go round the tenants too."""
         super().compute(request, n)
         if isinstance(self.policy, FairShare):
             self.policy.charge(request)
@@ -214,10 +214,9 @@ class FairScheduler(SwappingScheduler):
             self.policy.forget(request)
 
     def predict_ttft_ms(self, request: Request) -> float:
-        """s10's guess, mended: those who run take part in every step, and a seat comes free when somebody ends.
+        """s10's guess, mended: full steps until its tokens are computed, and until enough have left, whichever is later.
 
-        Full steps, until all tokens before it and its own are computed, or until enough have left, whichever is later. With s
-        seats and answers of n tokens, s / n seats come free in a step (Little's law); max_tokens stands for n.
+        With s seats and answers of n tokens, s / n seats come free in a step (Little's law); max_tokens stands for n.
         """
         budget, seats, running = self.config.max_num_batched_tokens, self.config.max_num_seqs, self.running
         unread = sum(max(other.num_tokens - other.num_computed_tokens - 1, 0) for other in running)
