@@ -173,7 +173,7 @@ def test_a_notebook_runs_in_the_browser_and_a_knob_redraws_the_picture(notebook,
     page = notebook(lesson)
     assert page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     page.locator(".kit-simulator").first.scroll_into_view_if_needed()
-    took = sorted(turn(page, "budget" if lesson == "s10_scheduler" else "slots", "ArrowRight") for _ in range(3))
+    took = sorted(turn(page, "slots" if lesson < "s10" else "budget", "ArrowRight") for _ in range(3))
     print(f"{lesson}: {took[1]:.0f} ms from key to picture")
     assert took[1] < REDRAW_MS
 
@@ -244,6 +244,19 @@ def test_play_moves_through_the_steps(notebook):
     choose(page, "preset", "running example")
     changed(page, lambda: page.locator(".kit-simulator .widget-play button").first.click())
     page.wait_for_function("document.querySelector('.kit-simulator svg').textContent.includes('step 9 of 9')")
+
+
+def test_the_chunks_are_drawn_and_a_step_back_and_forth_keeps_its_place(notebook):
+    page = notebook("s11_chunked_prefill")
+    choose(page, "preset", "chunks, prompts first")
+    turn(page, "step", "End")
+    assert "longest gap so far 176" in said(page) and "step 20 of 20" in said(page)
+    choose(page, "preset", "mixed chunks")
+    assert "longest gap so far 32" in said(page) and "step 14 of 14" in said(page)
+    turn(page, "step", "Home")
+    choose(page, "steps", "whole prompts")
+    turn(page, "step", "End")
+    assert "L was refused" in said(page)
 
 
 def test_an_edited_lesson_is_loaded_without_a_restart(notebook, lab):

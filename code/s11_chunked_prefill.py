@@ -31,12 +31,12 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a request computes now. Roughly 8 lines.
 
         The gap is what it knows less what it has computed: `num_tokens - num_computed_tokens`, at least 1 here.
-        budget: tokens left in this step; perhaps 0.
+        budget: tokens left in this step; 0, or less, if it is spent.
         1. Without `config.chunked_prefill`: the whole gap, or 0 if the budget is smaller.
         2. Otherwise the smaller of gap and budget;
         3. and, with a `config.long_prefill_token_threshold` above 0, no more than that, unless the request is the only one
            that runs or waits.
-        Never below 0, and never above the budget.
+        Never above the budget, and never below 0.
         """
         raise NotImplementedError
 
@@ -46,14 +46,14 @@ class ChunkedScheduler(Scheduler):
 
     @exercise
     def schedule(self) -> Batch:
-        """Decide what the next step computes. Roughly 12 lines.
+        """Decide what the next step computes. Roughly 14 lines.
 
         1. Begin `self.batch` anew, with the whole `config.max_num_batched_tokens`.
         2. Mixed batches: `decode_pass` over all that run, prefills among them, since `chunk_size` knows no difference; then
            `admit_pass` with what is left.
         3. With `config.prefill_first` prompts and decodes never share a step: `decode_pass` over those of `running` for which
            `decodes` is false, then `admit_pass`; only if that computed nothing (`batch.tokens` is empty), `decode_pass` over the
-           others.
+           others; and if that evicted somebody, `admit_pass` again: it lets nobody in, and notes why the new head waits.
         4. Note what is left in `batch.budget_left`, and return the batch.
         """
         raise NotImplementedError

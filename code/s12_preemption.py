@@ -31,6 +31,7 @@ class Link:
 
 PCIE4 = Link("PCIe 4.0 x16", 25e9, 10e-6)  # 31.5 GB/s line rate, about 25 in practice
 PCIE4_SHARED = Link("PCIe 4.0 x16, shared", 12e9, 10e-6)
+PCIE5 = Link("PCIe 5.0 x16", 50e9, 10e-6)  # 63 GB/s line rate; the same share of it is assumed
 
 
 @exercise
@@ -145,8 +146,12 @@ class SwappingScheduler(ChunkedScheduler):
         raise NotImplementedError
 
     def _park(self, request: Request) -> None:
-        """What eviction does to the KV: it moves out if it can, else it is lost."""
-        if not self.swap_out(request):
+        """What eviction does to the KV: it moves out if it can, else it is lost.
+
+        All copies out are made before all copies in. So once a step has brought somebody in, nobody can move out any more: the
+        copy would read KV that has not arrived, or overwrite what has not left. (s13 evicts in its admission pass.)
+        """
+        if self.batch.swapped_in or not self.swap_out(request):
             super()._park(request)
 
     def _restore(self, request: Request) -> None:
@@ -193,6 +198,15 @@ class SwappingScheduler(ChunkedScheduler):
         table, and every GPU and CPU block it had is free. It is called once in a request's life, at its end.
         """
         raise NotImplementedError
+
+    def drop_copies(self, batch: Batch) -> None:
+        """A step broke before it was done. Whom it was to swap out can't trust the copy, and has to recompute."""
+        for request in batch.swapped:
+            if self.cpu_pool is not None and request in self.cpu_tables:
+                self.waiting.remove(request)
+                self.cpu_pool.free(reversed(self.cpu_tables.pop(request)))
+                super()._park(request)
+                self.waiting.push(request)
 
 
 class SwapRunner(CostRunner):

@@ -6,7 +6,7 @@ The shape of the file: policies (who is next, who is evicted); `Scheduler` with 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kit import incidents
 from kit.config import Config, positive
@@ -246,7 +246,7 @@ class Scheduler:
         self.batch.tokens[request] = n
         return n
 
-    def update(self, batch: Batch, tokens: dict[str, list[int]]) -> list[Request]:
+    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
         """Take the tokens of an executed batch. Returns the requests that ended with it; their blocks are free."""
         finished = append_tokens(batch, tokens)
         for request in finished:

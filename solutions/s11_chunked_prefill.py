@@ -31,16 +31,16 @@ class ChunkedScheduler(Scheduler):
         """Tokens that a request computes now. Roughly 8 lines.
 
         The gap is what it knows less what it has computed: `num_tokens - num_computed_tokens`, at least 1 here.
-        budget: tokens left in this step; perhaps 0.
+        budget: tokens left in this step; 0, or less, if it is spent.
         1. Without `config.chunked_prefill`: the whole gap, or 0 if the budget is smaller.
         2. Otherwise the smaller of gap and budget;
         3. and, with a `config.long_prefill_token_threshold` above 0, no more than that, unless the request is the only one
            that runs or waits.
-        Never below 0, and never above the budget.
+        Never above the budget, and never below 0.
         """
         gap = request.num_tokens - request.num_computed_tokens
         if gap > budget:
-            gap = budget if self.config.chunked_prefill else 0
+            gap = max(budget, 0) if self.config.chunked_prefill else 0
         threshold = self.config.long_prefill_token_threshold
         if 0 < threshold < gap and self.config.chunked_prefill and len(self.running) + len(self.waiting) > 1:
             return threshold
@@ -52,14 +52,14 @@ class ChunkedScheduler(Scheduler):
 
     @exercise
     def schedule(self) -> Batch:
-        """Decide what the next step computes. Roughly 12 lines.
+        """Decide what the next step computes. Roughly 14 lines.
 
         1. Begin `self.batch` anew, with the whole `config.max_num_batched_tokens`.
         2. Mixed batches: `decode_pass` over all that run, prefills among them, since `chunk_size` knows no difference; then
            `admit_pass` with what is left.
         3. With `config.prefill_first` prompts and decodes never share a step: `decode_pass` over those of `running` for which
            `decodes` is false, then `admit_pass`; only if that computed nothing (`batch.tokens` is empty), `decode_pass` over the
-           others.
+           others; and if that evicted somebody, `admit_pass` again: it lets nobody in, and notes why the new head waits.
         4. Note what is left in `batch.budget_left`, and return the batch.
         """
         self.batch = Batch()
@@ -69,6 +69,8 @@ class ChunkedScheduler(Scheduler):
             left = self.admit_pass(left)
             if not self.batch.tokens:
                 left = self.decode_pass(left, [request for request in self.running if self.decodes(request)])
+                if self.batch.preempted:
+                    left = self.admit_pass(left)
         else:
             left = self.admit_pass(self.decode_pass(left))
         self.batch.budget_left = left
@@ -116,7 +118,9 @@ def longest_gap(log: Sequence[tuple[int, Collection[str]]]) -> dict[str, int]:
     Between two neighbouring tokens of a request lie all steps behind the first, up to and with the one that makes the second:
     their tokens, summed. That is the gap in units of work, the same on every machine. Returns id -> the largest of its gaps.
     """
-    done, last, longest = 0, {}, {}
+    done = 0
+    last: dict[str, int] = {}
+    longest: dict[str, int] = {}
     for computed, ids in log:
         done += computed
         for request_id in ids:

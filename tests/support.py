@@ -73,7 +73,7 @@ def show(value: Any) -> str:
 def section(scheduler: Any, of_s10: str = "Two passes") -> str:
     """Where a general mistake of a scheduler is explained: in its own lesson; s10 has a section for each kind."""
     sections = {"s08_static_batching": "A closed batch", "s09_continuous_batching": "Decide every step"}
-    lesson = min(type(scheduler).__module__, "s10_scheduler")  # where later lessons build on it, it explains them too
+    lesson = min(type(scheduler).__module__, "s10_scheduler")  # later lessons build on s10, and send back to it
     return f"{lesson}/{sections.get(lesson, of_s10)}"
 
 
@@ -142,6 +142,7 @@ class Run:
         self.refused: dict[str, RequestRefused] = {}
         self.computed = Counter({one.id: one.num_computed_tokens for one in self.requests})
         self.kv: dict[int, dict[int, tuple[Request, int]]] = {}  # block -> offset -> (owner, position)
+        self.cpu_kv: dict[int, dict[int, tuple[Request, int]]] = {}  # the same of the CPU's blocks (s12)
         for one in self.requests:
             for position in range(one.num_computed_tokens if one.blocks else 0):
                 self.store(one, position)
@@ -266,7 +267,7 @@ class Run:
 
     def check_limits(self, batch: Any, where: str, total: int) -> None:
         __tracebackhide__ = True
-        config, joined = self.scheduler.config, [*batch.admitted, *batch.resumed]
+        config, joined = self.scheduler.config, [*batch.admitted, *batch.resumed, *batch.swapped_in]
         if total > config.max_num_batched_tokens:
             text = f"{show(batch.tokens)}: {total} tokens"
             cause = "every computed token is taken off the budget, the decodes' too, before anybody else gets some"
@@ -285,9 +286,10 @@ class Run:
             mismatch(where, "schedule() left", text, want, cause, section(self.scheduler, "Who may join"))
 
     def check_memory(self, batch: Any, where: str) -> None:
-        """Write each computed token to its block, then read back all that its request attends to."""
+        """Copy what is swapped, write each computed token to its block, then read back all that its request attends to."""
         __tracebackhide__ = True
         size = self.scheduler.pool.block_size
+        self.copy_swapped(batch)
         for block in self.scheduler.pool.free_blocks:
             self.kv.pop(block, None)
         for phase in ("write", "read"):
@@ -304,9 +306,32 @@ class Run:
                         self.store(request, position)
                     elif self.kv.get(block, {}).get(position % size) != (request, position):
                         text = f"{request.id} attends to its token {position + 1}, which is not stored"
-                        cause = "faster than physics: eviction throws the KV away, so num_computed_tokens goes back to 0"
+                        cause, see = self.why_not_stored(request, batch)
                         want = f"all of its {request.num_computed_tokens} tokens in its blocks"
-                        mismatch(where, "schedule()", text, want, cause, section(self.scheduler, "The way back"))
+                        mismatch(where, "schedule()", text, want, cause, see)
+
+    def copy_swapped(self, batch: Any) -> None:
+        """What a runner does first: every copy to the CPU, then every copy back. What lies in a free block is nobody's."""
+        for blocks, source, target in (
+            (batch.blocks_to_swap_out, self.kv, self.cpu_kv),
+            (batch.blocks_to_swap_in, self.cpu_kv, self.kv),
+        ):
+            for block, other in blocks:
+                target[other] = dict(source.get(block, {}))
+        cpu_pool = getattr(self.scheduler, "cpu_pool", None)
+        for block in cpu_pool.free_blocks if cpu_pool else ():
+            self.cpu_kv.pop(block, None)
+
+    def why_not_stored(self, request: Request, batch: Any) -> tuple[str, str]:
+        """The usual cause of KV that isn't there, and where it is explained."""
+        if request not in batch.swapped_in:
+            cause = "faster than physics: eviction throws the KV away, so num_computed_tokens goes back to 0"
+            return cause, section(self.scheduler, "The way back")
+        copied = {gpu for _, gpu in batch.blocks_to_swap_in}
+        cause = "a swap went wrong: what was copied out is not what came back"
+        if not copied.intersection(request.blocks):
+            cause = "it was swapped in, and no copy brings its KV: list (CPU block, GPU block) in blocks_to_swap_in"
+        return cause, "s12_preemption/Swap out, swap in"
 
     def store(self, request: Request, position: int) -> None:
         size = self.scheduler.pool.block_size
@@ -359,6 +384,8 @@ def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str)
     __tracebackhide__ = True
     pool = scheduler.pool
     owner: dict[int, str] = {}
+    tables: dict[Request, list[int]] = getattr(scheduler, "cpu_tables", {})
+    _check_cpu_blocks(scheduler, tables, where)
     for request in requests:
         for block in request.blocks:
             if block in owner:
@@ -370,7 +397,8 @@ def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str)
             text = f"holds {len(request.blocks)} blocks, but {state}"
             cause = "its blocks never came back: release them at every exit, eviction and abort included"
             mismatch(where, request.id, text, "no blocks", cause, see)
-        if request.num_computed_tokens > len(request.blocks) * pool.block_size:
+        room = len(tables.get(request, request.blocks)) * pool.block_size
+        if request.num_computed_tokens > room:
             text = f"{progress(request)} with {len(request.blocks)} blocks of {pool.block_size}"
             cause = "faster than physics: what is not in a block is not stored, so num_computed_tokens must be 0"
             mismatch(where, request.id, text, "computed tokens fit into its blocks", cause, see)
@@ -378,6 +406,24 @@ def _check_blocks(scheduler: Any, requests: list[Request], where: str, see: str)
         text = f"{pool.num_free} free + {len(owner)} used = {pool.num_free + len(owner)}"
         cause = f"{lost} blocks leaked: a block table was dropped before `pool` got its blocks back"
         mismatch(where, "blocks", text, f"the pool, {pool.num_blocks}", cause, see)
+
+
+def _check_cpu_blocks(scheduler: Any, tables: Mapping[Request, list[int]], where: str) -> None:
+    """Who is swapped out waits, and holds its CPU blocks alone; all others are free."""
+    __tracebackhide__ = True
+    see = "s12_preemption/Swap out, swap in"
+    for request, blocks in tables.items():
+        if request.finish_reason is not None or request not in scheduler.waiting:
+            state = "has ended" if request.finish_reason else "does not wait"
+            cause = "who returns or ends leaves `cpu_tables`, and its CPU blocks go back to `cpu_pool`"
+            mismatch(where, request.id, f"holds {len(blocks)} CPU blocks, but {state}", "no CPU blocks", cause, see)
+    cpu_pool = getattr(scheduler, "cpu_pool", None)
+    if cpu_pool is not None:
+        held = [block for blocks in tables.values() for block in blocks]
+        if cpu_pool.num_free + len(held) != cpu_pool.num_blocks or len(set(held)) != len(held):
+            text = f"{cpu_pool.num_free} free + {len(held)} held = {cpu_pool.num_free + len(held)}"
+            cause = "CPU blocks leaked: they go back when their request returns, and when it ends while it is swapped out"
+            mismatch(where, "CPU blocks", text, f"the CPU pool, {cpu_pool.num_blocks}", cause, see)
 
 
 def leaked_blocks(scheduler: Any, requests: Iterable[Request]) -> int:

@@ -16,7 +16,16 @@ def pictures() -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(ROOT / "solutions"))
     import s03_step_cost
     import s04_kv_memory
-    from kit import blocktree, fairness_simulator, kv_memory_experiments, paging, roofline
+    import s12_preemption
+    from kit import (
+        blocktree,
+        chunking_simulator,
+        fairness_simulator,
+        kv_memory_experiments,
+        paging,
+        preemption_pictures,
+        roofline,
+    )
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
@@ -41,8 +50,15 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s10_simulator_pinned.svg", svg(wide[-1], pinned=example[0].run)
     yield "s10_simulator_twin.svg", svg(frames(presets()["evil twin"])[-1])
     yield "s10_simulator_story_a.svg", svg(frames(presets()["story A: stuck behind the head"])[-1], "r20")
+    yield "s12_bills.svg", preemption_pictures.bills_svg(s12_preemption)
+    yield (
+        "s12_timelines.svg",
+        preemption_pictures.svg(preemption_pictures.frames(s12_preemption, preemption_pictures.Setup())[-1]),
+    )
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
+    for name, preset in (("s11_simulator", "mixed chunks"), ("s11_simulator_unmixed", "chunks, prompts first")):
+        yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[9])
     yield "s13_simulator.svg", fairness_simulator.picture("two classes")
     yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
 

@@ -1,7 +1,8 @@
 """Step-by-step tables for the lessons, printed by the schedulers of solutions/ themselves.
 
-running_example: s10's four requests, nine steps; evil_twin: the same limits, and a request that outgrew the budget;
-a_seat: s13's urgent request, which takes a seat; small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
+running_example: s10's four requests, nine steps; chunked_example, threshold_example: s11's two; evil_twin: the same limits, and a request
+that outgrew the budget; a_seat: s13's urgent request, which takes a seat;
+small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
 real_lengths: s08's slot utilisation on the real Azure traces. Use: python3 tools/tables.py NAME
 """
 
@@ -21,6 +22,7 @@ from kit.request import Request
 from kit.runner import FakeRunner
 from s08_static_batching import Batch, Engine, slot_utilisation
 from s10_scheduler import Scheduler
+from s11_chunked_prefill import ChunkedScheduler
 
 EXAMPLE: dict[str, Any] = {
     "max_num_batched_tokens": 8,
@@ -31,9 +33,9 @@ EXAMPLE: dict[str, Any] = {
 }
 
 
-def steps(requests: list[Request], config: Config, most: int, make: Any = Scheduler) -> None:
+def steps(requests: list[Request], config: Config, most: int, kind: type[Scheduler] = Scheduler) -> None:
     """Print a load step by step: what is computed, who was evicted, why the head waits, blocks in use while it runs."""
-    engine = Engine(make(config), FakeRunner(), requests)
+    engine = Engine(kind(config), FakeRunner(), requests)
     scheduler, used = engine.scheduler, 0
     rows: list[tuple[Any, ...]] = []
     execute = engine.runner.execute
@@ -61,6 +63,20 @@ def running_example() -> None:
 
 def evil_twin() -> None:
     steps(traces.evil_twin(), Config(**EXAMPLE, reject_unservable=False), 11)
+
+
+def long_example(**options: Any) -> None:
+    config = Config(**{**EXAMPLE, "num_blocks": 12, **options})
+    steps([Request(name, range(prompt), n) for name, prompt, n in zip("ABLS", (3, 4, 19, 2), (6, 4, 2, 2))],
+          config, 20, ChunkedScheduler)  # fmt: skip
+
+
+def chunked_example() -> None:
+    long_example()
+
+
+def threshold_example() -> None:
+    long_example(long_prefill_token_threshold=4)
 
 
 def a_seat() -> None:
@@ -112,4 +128,16 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    {f.__name__: f for f in (running_example, evil_twin, a_seat, small_budget, watermarks, real_lengths)}[sys.argv[1]]()
+    {
+        f.__name__: f
+        for f in (
+            running_example,
+            evil_twin,
+            chunked_example,
+            threshold_example,
+            a_seat,
+            small_budget,
+            watermarks,
+            real_lengths,
+        )
+    }[sys.argv[1]]()

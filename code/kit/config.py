@@ -17,7 +17,7 @@ POLICIES = ("fcfs", "shortest", "priority")
 ADMISSIONS = ("chunk", "full_prompt", "to_completion")
 SWITCHES = (
     *("reject_unservable", "allow_small_budget", "chunked_prefill", "prefill_first"),
-    *("skip_blocked", "preempt_for_priority"),
+    *("skip_blocked", "preempt_for_priority", "prefix_caching"),
 )
 
 
@@ -46,6 +46,8 @@ class Config:
     skip_blocked: a head that can't join lets others pass.
     preempt_for_priority: with every seat taken, an urgent request takes that of a strictly less urgent one.
     aging_per_step: points by which a priority improves for each nanosecond waited (a replay's step takes one).
+    From s14 on:
+    prefix_caching: blocks that hold equal tokens from the start of a request on are shared, and kept while nobody needs them.
     """
 
     max_num_batched_tokens: int = 2048
@@ -65,6 +67,7 @@ class Config:
     skip_blocked: bool = False
     preempt_for_priority: bool = False
     aging_per_step: float = 0
+    prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         positive("max_num_batched_tokens", self.max_num_batched_tokens)
@@ -99,10 +102,6 @@ class Config:
             raise BadConfig(
                 f"long_prefill_token_threshold {threshold} is beyond max_model_len {longest}: it would never cut anything. "
                 f"Lower it, or set it to 0"
-            )
-        if threshold and not self.chunked_prefill:
-            raise BadConfig(
-                f"long_prefill_token_threshold is {threshold}, and chunked_prefill is off: no prompt is cut. Set one of them"
             )
         if isinstance(aging, bool) or not isinstance(aging, (int, float)) or not 0 <= aging < math.inf:
             raise BadConfig(f"aging_per_step is {aging!r}; it must be a number, at least 0")

@@ -7,12 +7,14 @@ once, at decoration; a call costs what a plain function costs.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 
@@ -27,7 +29,7 @@ class NotWritten(BaseException):
 def exercise(function: Callable) -> Callable:
     """Mark what the learner writes. Innermost decorator: below `@property`, `@classmethod` and `@staticmethod`."""
     if not isinstance(function, FunctionType):
-        return function  # a Triton kernel object: tests ask `is_written` of its source instead
+        return _kernel_exercise(function)
     path = Path(function.__code__.co_filename).resolve()
     lesson, name = path.stem, function.__qualname__
     written = is_written(function)
@@ -42,6 +44,35 @@ def exercise(function: Callable) -> Callable:
         pieces[lesson, name] = "borrowed"
         return _borrow(function, SOLUTIONS / path.name)
     return function
+
+
+def _kernel_exercise(kernel: Any) -> Any:
+    """The same for a Triton kernel or a piece of one. Its body can't be lent: Triton reads source, so the whole object is."""
+    function = kernel.fn
+    path = Path(function.__code__.co_filename).resolve()
+    lesson, name = path.stem, function.__qualname__
+    written = is_written(function)
+    if path.parent == SOLUTIONS:
+        pieces[lesson, name] = "given"
+    elif lesson in strict:
+        pieces[lesson, name] = "yours" if written else "unwritten"
+        return kernel if written else _raiser(function, path)
+    elif written and not wants_solutions():
+        pieces[lesson, name] = "yours"
+    else:
+        pieces[lesson, name] = "borrowed"
+        return getattr(_answers(lesson), name)
+    return kernel
+
+
+@lru_cache
+def _answers(lesson: str) -> ModuleType:
+    """The lesson in solutions/, under a name of its own beside the learner's."""
+    spec = importlib.util.spec_from_file_location(f"answers_to_{lesson}", SOLUTIONS / f"{lesson}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def is_written(function: Callable) -> bool:
@@ -120,6 +151,8 @@ def graft(path: Path, namespace: dict) -> str:
             continue
         if isinstance(value, FunctionType):
             namespace[name] = at_home(value)
+        elif hasattr(value, "fn"):  # a Triton kernel
+            namespace[name] = value
         elif isinstance(value, type):
             for attribute, member in vars(value).items():
                 if isinstance(member, FunctionType):

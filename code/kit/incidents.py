@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
 
         return stories.tell(args, scheduler, engine)
     if args.trace:
-        result = _trace(args, scheduler, engine)
+        result = run_trace(args, scheduler, engine)
     elif any((args.budget, args.blocks, args.policy, args.config)) or args.mystery:
         result = _one_load(args, simulate, sys.modules[scheduler.__module__].__dict__)
     else:
@@ -261,8 +261,9 @@ class Detector:
 # One load of the user's choice ----------------------------------------------------------------------------------------
 
 
-def _mystery(letter: str) -> Path:
-    folder = Path(__file__).resolve().parents[2] / "checks" / "wrong_answers" / LESSON
+def mystery(letter: str, lesson: str = LESSON) -> Path:
+    """The wrong answer behind a letter. BadConfig if the lesson has none."""
+    folder = Path(__file__).resolve().parents[2] / "checks" / "wrong_answers" / lesson
     for path in sorted(folder.glob("*.py")):
         if f'MYSTERY = "{letter}"' in path.read_text("utf-8"):
             return path
@@ -278,7 +279,7 @@ def _one_load(args: argparse.Namespace, simulate: Callable[..., Report], lesson:
         return report.to_json()
     config = options.config_from(args, max_num_seqs=64, num_blocks=2000)
     right = simulate(_with_priorities(traces.story_e()), config)
-    graft(_mystery(args.mystery), lesson)
+    graft(mystery(args.mystery), lesson)
     wrong = simulate(_with_priorities(traces.story_e()), config)
     print(f"Mystery {args.mystery}: something in it is wrong. Find the limits that show what.\n")
     print_limits("A burst of sixty (prompts 50-300, outputs 50-200), priorities 0, 1, 2 in turn", config)
@@ -297,10 +298,10 @@ def _with_priorities(requests: list[Request]) -> list[Request]:
     return requests
 
 
-def _trace(args: argparse.Namespace, scheduler: Any, engine: Any) -> dict[str, Any]:
+def run_trace(args: argparse.Namespace, scheduler: Any, engine: Any, budget: int = TRACE_BUDGET) -> dict[str, Any]:
     """A real trace through the scheduler, refusals counted and named."""
     requests = traces.read_csv(args.trace)
-    config = options.config_from(args, max_num_batched_tokens=TRACE_BUDGET, max_num_seqs=64)
+    config = options.config_from(args, max_num_batched_tokens=budget, max_num_seqs=64)
     loop = engine(scheduler(config), None, requests)
     with options.Progress(Path(args.trace).name, len(requests)) as progress:
         report = loop.run(watch=lambda: progress.update(len(loop.report.rows)))

@@ -34,6 +34,8 @@ ABOUT = {
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
+    "s11_chunked_prefill": "Chunked prefill: a prompt in pieces that fill what the decodes leave of each step.",
+    "s12_preemption": "Preemption: recompute or swap, whom to evict, where they wait, what thrash costs.",
     "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
 }
 

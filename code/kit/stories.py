@@ -70,6 +70,31 @@ class OwnBlocks:
         return self.runner.execute(batch)
 
 
+class CpuBlocks:
+    """A runner that executes swaps first: it copies KV from block to block, out to an array in place of the CPU's memory, and back.
+
+    The arrays are as PagedRunner's: [num_layers, blocks, block_size, num_kv_heads, head_dim]. copies: made so far.
+    """
+
+    def __init__(self, runner: Any, cpu_blocks: int):
+        from s12_preemption import SwapRunner
+
+        shape = (runner.k.shape[0], cpu_blocks, *runner.k.shape[2:])
+        self.runner, self.copies = runner, 0
+        self.k, self.v = np.zeros(shape, runner.k.dtype), np.zeros(shape, runner.v.dtype)
+        self.block_ns = SwapRunner(runner.cost, block_size=runner.block_size).block_ns
+
+    def execute(self, batch: Any) -> Any:
+        for gpu, cpu in batch.blocks_to_swap_out:
+            self.k[:, cpu], self.v[:, cpu] = self.runner.k[:, gpu], self.runner.v[:, gpu]
+        for cpu, gpu in batch.blocks_to_swap_in:
+            self.runner.k[:, gpu], self.runner.v[:, gpu] = self.k[:, cpu], self.v[:, cpu]
+        copies = len(batch.blocks_to_swap_out) + len(batch.blocks_to_swap_in)
+        self.copies += copies
+        tokens, step_ns = self.runner.execute(batch)
+        return tokens, step_ns + copies * self.block_ns
+
+
 def serve(
     model: TinyLM, scheduler: Any, engine: Callable, requests: Sequence[Request], num_blocks: int, block_size: int = 16
 ) -> Any:
@@ -79,6 +104,8 @@ def serve(
     runner: Any = PagedRunner(model, num_blocks, block_size)
     if not hasattr(scheduler, "pool"):
         runner = OwnBlocks(runner, num_blocks)
+    elif getattr(scheduler, "cpu_pool", None) is not None:
+        runner = CpuBlocks(runner, scheduler.cpu_pool.num_blocks)
     return engine(scheduler, runner, requests).run()
 
 
@@ -86,6 +113,7 @@ def tell(args: argparse.Namespace, scheduler_of: Callable[[Config], Any], engine
     """`--model tiny`: six stories through a scheduler, and whether each is the one that its request gets alone."""
     model = TinyLM.load(dtype=DTYPE)
     limits = {"max_num_batched_tokens": 96, "max_num_seqs": 4, "num_blocks": 20, "block_size": 8}
+    limits |= {"cpu_blocks": 10} if args.lesson[:3] == "s12" else {}
     config = options.config_from(args, **limits, max_model_len=model.config.max_model_len)
     scheduler, requests = scheduler_of(config), requests_of(model)
     knows_memory = hasattr(scheduler, "pool")
@@ -96,7 +124,8 @@ def tell(args: argparse.Namespace, scheduler_of: Callable[[Config], Any], engine
           f"{label()}.")  # fmt: skip
     if knows_memory:
         print(f"budget {config.max_num_batched_tokens:,}, {config.max_num_seqs} seats, {config.num_blocks:,} blocks of "
-              f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}")  # fmt: skip
+              f"{config.block_size} ({config.watermark_blocks} kept back), {config.policy}"
+              + (f"; {config.cpu_blocks:,} on the CPU" if config.cpu_blocks else ""))  # fmt: skip
     else:
         print(f"{config.max_num_seqs} slots")
     print()
