@@ -274,6 +274,21 @@ def test_an_edited_lesson_is_loaded_without_a_restart(notebook, lab):
         path.write_text(text, "utf-8")
 
 
+def test_a_trace_is_walked_through_with_its_explanation(notebook):
+    page = notebook("s14_unified_scheduler")
+    choose(page, "workload", "R2: a victim that was scheduled already")
+    assert "So far every decision is vLLM's." in said(page)
+    turn(page, "step", "ArrowRight", times=13)
+    page.wait_for_function("document.querySelector('.kit-simulator svg').textContent.includes('step 13 · 14 of 25')")
+    assert "r1 evicted for r2: R2 r2 lacks 1 block, 0 free; r1 is the least urgent of running" in said(page)
+    changed(page, lambda: page.locator(".kit-simulator svg .running[data-id='r3']").click())
+    assert "What happened to r3, and why" in said(page) and "r3 computes 4 of 8: R1 budget, 4 left" in said(page)
+    assert "r1 evicted for r2" not in said(page)
+    keep(page, "trace")
+    turn(page, "budget", "ArrowLeft")
+    assert "Not compared" in said(page)
+
+
 def test_the_quiz_is_shown(notebook):
     page = notebook("s10_scheduler")
     page.locator(".MCButton").first.wait_for(state="attached")

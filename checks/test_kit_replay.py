@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import json
 import sys
@@ -18,13 +19,29 @@ from kit.replay import replay, replay_file, translate
 from kit.workloads import read_workloads
 
 CASES = ROOT / "tests" / "data" / "field_cases.json"
-OURS = {name: case for name, case in read_workloads(CASES) if "config" in case and case["scheduler"] <= "s10"}
+ALL = {name: case for name, case in read_workloads(CASES) if "config" in case}
+OURS = {name: case for name, case in ALL.items() if case["scheduler"] <= "s10"}
+SCHEDULERS = {
+    "s10": ("s10_scheduler", "Scheduler"),
+    "s11": ("s11_chunked_prefill", "ChunkedScheduler"),
+    "s12": ("s12_preemption", "SwappingScheduler"),
+    "s13": ("s13_fairness", "FairScheduler"),
+}
+
+
+def of(lesson):
+    """What builds a lesson's scheduler."""
+    module, name = SCHEDULERS[lesson]
+    return getattr(importlib.import_module(module), name)
 
 
 def make(config):
-    from s10_scheduler import Scheduler
+    return of("s10")(config)
 
-    return Scheduler(config)
+
+def numbers(lesson):
+    """The cases that a lesson must replay with the right numbers: its own and those of every lesson before it."""
+    return [name for name, case in ALL.items() if case["scheduler"] <= lesson]
 
 
 def run(path, make=make, lesson="s10"):
@@ -34,32 +51,53 @@ def run(path, make=make, lesson="s10"):
     return code, [json.loads(line) for line in out.getvalue().splitlines()], err.getvalue()
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_a_field_case_gives_its_numbers(name):
-    expect = OURS[name]["expect"]
-    result = replay(OURS[name], make)
-    assert result.requests == expect["requests"]
+@pytest.mark.parametrize(("lesson", "name"), [(lesson, name) for lesson in SCHEDULERS for name in numbers(lesson)])
+def test_a_field_case_gives_its_numbers(lesson, name):
+    expect = ALL[name]["expect"]
+    result = replay(ALL[name], of(lesson), lesson)
+    assert {id: result.requests[id] for id in expect["requests"]} == expect["requests"]
     assert result.totals == {key: expect[key] for key in ("end", "steps", "preemptions", "free_blocks_at_end")}
     schedule = expect.get("schedule", [])
     assert result.schedule[: len(schedule)] == schedule
 
 
-def test_the_file_is_replayed_case_by_case_and_what_is_for_later_is_skipped_by_name():
-    code, lines, err = run(CASES)
+@pytest.mark.parametrize("lesson", ["s11", "s12", "s13"])
+@pytest.mark.parametrize("name", OURS)
+def test_with_chunks_off_and_a_whole_prompt_gate_a_later_lesson_is_s10(lesson, name):
+    config = {"chunked_prefill": False, "admission": "full_prompt", **OURS[name]["config"]}
+    assert replay({**OURS[name], "config": config}, of(lesson), lesson) == replay(OURS[name], make)
+
+
+@pytest.mark.parametrize(("lesson", "count"), [("s10", 11), ("s11", 23), ("s12", 26), ("s13", 36)])
+def test_the_file_is_replayed_case_by_case_and_what_is_for_later_is_skipped_by_name(lesson, count):
+    code, lines, err = run(CASES, of(lesson), lesson)
     assert code == 0
-    assert [line["name"] for line in lines] == list(OURS) and len(OURS) == 11
+    assert [line["name"] for line in lines] == numbers(lesson) and len(lines) == count
     for line in lines:
-        assert line["requests"] == OURS[line["name"]]["expect"]["requests"]
+        assert line["requests"].items() >= ALL[line["name"]]["expect"]["requests"].items()
         assert set(line) == {"name", "requests", "totals"}
     skipped = err.splitlines()
-    assert len(skipped) == sum(1 for _ in read_workloads(CASES)) - len(OURS)
+    assert len(skipped) == sum(1 for _ in read_workloads(CASES)) - count
     assert "skipped C04/prefix_caching: it is for s14" in skipped and "skipped C15: it has no config" in skipped
 
 
-def test_the_script_keeps_stdout_for_the_lines():
-    done = python("solutions/s10_scheduler.py", "--replay", CASES)
-    assert done.returncode == 0 and "skipped C01: it is for s11" in done.stderr
-    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == list(OURS)
+@pytest.mark.parametrize(
+    ("lesson", "skipped"),
+    [
+        ("s10", "C01: it is for s11"),
+        ("s11", "C04: it is for s12"),
+        ("s12", "C19: it is for s13"),
+        ("s13", "C10: it is for s14"),
+    ],
+)
+def test_the_command_replays_the_cases_and_keeps_stdout_for_the_lines(lesson, skipped):
+    done = python("course.py", "run", lesson, "--solutions", "--replay", CASES)
+    assert done.returncode == 0 and f"skipped {skipped}" in done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["name"] for line in lines] == numbers(lesson)
+    for line in lines:
+        expect = ALL[line["name"]]["expect"]
+        assert line["requests"].items() >= expect["requests"].items() and line["totals"].items() <= expect.items()
 
 
 CONFIG = {"block_size": 4, "num_blocks": 8, "max_num_seqs": 4, "max_num_batched_tokens": 16}
@@ -179,6 +217,50 @@ def test_from_s11_on_absent_options_mean_the_defaults_of_the_conventions():
     after = translate({}, "s11")
     assert after["chunked_prefill"] is True and after["admission"] == "chunk" and "prefix_caching" not in after
     assert translate({"chunked_prefill": False}, "s11")["chunked_prefill"] is False
+
+
+@pytest.mark.parametrize(
+    ("lesson", "options", "words"),
+    [
+        ("s11", {"chunked_prefill": "yes"}, "chunked_prefill is 'yes'; it must be true or false"),
+        ("s11", {"enable_chunked_prefill": []}, r"chunked_prefill is \[\]; it must be true or false"),
+        ("s11", {"scheduler_reserve_full_isl": "yes"}, "scheduler_reserve_full_isl is 'yes'; it must be true or false"),
+        ("s11", {"prefill_first": 1}, "prefill_first is 1; it must be true or false"),
+        ("s11", {"long_prefill_token_threshold": -1}, "long_prefill_token_threshold is -1; it must be at least 0"),
+        ("s11", {"long_prefill_token_threshold": "4"}, "long_prefill_token_threshold is '4'; it must be a whole number"),
+        ("s11", {"long_prefill_token_threshold": 20, "max_model_len": 16}, "20 is beyond max_model_len 16"),
+        ("s11", {"admission": "all"}, "admission 'all' is unknown; choose chunk, full_prompt, to_completion"),
+        ("s11", {"admission": "to_completion"}, "s11 knows chunk and full_prompt, more comes with s13"),
+        ("s12", {"admission": "to_completion"}, "s12 knows chunk and full_prompt, more comes with s13"),
+        ("s11", {"cpu_blocks": 4}, "cpu_blocks is 4; s11 knows only 0 there, more comes with s12"),
+        ("s12", {"cpu_blocks": -1}, "cpu_blocks is -1; it must be at least 0"),
+        ("s12", {"cpu_blocks": float("nan")}, "cpu_blocks is nan; it must be a whole number"),
+        ("s12", {"cpu_blocks": True}, "cpu_blocks is True; it must be a whole number"),
+        ("s12", {"skip_blocked": True}, "skip_blocked is true; s12 knows only false there, more comes with s13"),
+        ("s12", {"policy": "priority", "aging_per_step": 0.5}, "aging_per_step is 0.5; s12 knows only 0 there"),
+        ("s13", {"skip_blocked": "no"}, "skip_blocked is 'no'; it must be true or false"),
+        ("s13", {"preempt_for_priority": True}, "preempt_for_priority is set, and policy is 'fcfs'"),
+        ("s13", {"policy": "priority", "aging_per_step": -0.1}, "aging_per_step is -0.1; it must be a number, at least 0"),
+        ("s13", {"policy": "priority", "aging_per_step": "0.1"}, "aging_per_step is '0.1'; it must be a number"),
+        ("s13", {"policy": "priority", "aging_per_step": float("nan")}, "aging_per_step is nan; it must be a number"),
+        ("s13", {"prefix_caching": True}, "prefix_caching is true; s13 knows only false there, more comes with s14"),
+        ("s13", {"enable_prefix_caching": "yes"}, 'enable_prefix_caching is "yes"; s13 knows only false there'),
+        ("s13", {"cpu_block": 4}, "unknown option 'cpu_block'; did you mean 'cpu_blocks'?"),
+    ],
+)
+def test_a_later_option_with_a_wrong_value_is_one_sentence(lesson, options, words):
+    with pytest.raises(CourseError, match=words) as caught:
+        replay(workload(one(), **options), of(lesson), lesson)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lesson", SCHEDULERS)
+def test_null_is_the_same_as_leaving_an_option_out(lesson):
+    nothing = dict.fromkeys(
+        ("long_prefill_token_threshold", "cpu_blocks", "aging_per_step", "skip_blocked", "prefix_caching", "admission",
+         "enable_chunked_prefill")
+    )  # fmt: skip
+    assert replay(workload(one(), **nothing), of(lesson), lesson) == replay(workload(one()), of(lesson), lesson)
 
 
 def files(tmp_path):

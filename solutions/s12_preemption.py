@@ -121,11 +121,20 @@ class SwappingScheduler(ChunkedScheduler):
         self.victim_key = victim_key
         self.cpu_pool = BlockPool(config.cpu_blocks, config.block_size) if config.cpu_blocks else None
         self.cpu_tables: dict[Request, list[int]] = {}  # swapped out -> where its KV lies
+        self.evictions = 0  # the later of two victims stands before the earlier
         self.waiting = WaitingQueue(self.place)
 
     def place(self, request: Request) -> tuple[float, ...]:
-        """Where a request stands in the queue: those whose KV is on the CPU first, then in the policy's order."""
-        return (request not in self.cpu_tables, *self.policy.key(request))
+        """Where a request that joins the queue stands: whose KV is on the CPU first, the others in the policy's order.
+
+        First come first served puts a victim before everybody, even before one that it had overtaken: the order of `add` no
+        longer says that once swapped requests return before others (and s13 passes over a blocked head).
+        """
+        key = self.policy.key(request)
+        if type(self.policy) is FCFS and request.num_preemptions:
+            self.evictions += 1
+            key = (-self.evictions,)
+        return (request not in self.cpu_tables, *key)
 
     @exercise
     def pick_victim(self) -> Request:

@@ -130,7 +130,7 @@ class FairScheduler(SwappingScheduler):
     """Admission with every choice that an operator has: order, gate, overtaking, and taking a seat."""
 
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
-        if policy is None and config.aging_per_step:
+        if policy is None and config.policy == "priority" and config.aging_per_step:
             policy = AgingPriority(config.aging_per_step)
         super().__init__(config, policy, victim_key)
         self.estimate: TokenRatio | None = None  # extension: `to_completion` reserves no more than it expects

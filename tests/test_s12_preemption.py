@@ -306,7 +306,7 @@ class TestSwapInPass:
         """`others` run; B and C (9 tokens stored each) are on the CPU, D has never run."""
         scheduler = machine(blocks, max_num_seqs=seats, **options)
         victims = [request(name, 9, 6, made=1) for name in "BC"]
-        for one in victims:
+        for one in reversed(victims):  # the later of two victims stands in front
             seat(scheduler, one)
             scheduler.preempt(one)
         seat(scheduler, *(request(name, 3, 6, made=1) for name in others))

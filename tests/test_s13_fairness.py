@@ -701,12 +701,13 @@ class TestRandomTightLoads:
         load=loads(),
         admission=ADMISSIONS,
         skip=st.booleans(),
-        kind=st.sampled_from(["fcfs", "shortest", "priority", "seats", "aging", "share", "estimate"]),
+        kind=st.sampled_from(["fcfs", "shortest", "priority", "seats", "seats, shortest", "aging", "share", "estimate"]),
     )
     def test_everything_that_was_accepted_finishes(self, load, admission, skip, kind):
         requests, limits = load
         options = {"fcfs": {}, "share": {}, "estimate": {}, "shortest": {"policy": "shortest"}, "priority": {"policy": "priority"}, "seats": URGENT,
-                   "aging": {**URGENT, "aging_per_step": 0.3}}[kind]  # fmt: skip
+                   "aging": {**URGENT, "aging_per_step": 0.3},
+            "seats, shortest": {**URGENT, "policy": "shortest"}}[kind]  # fmt: skip
         share = FairShare() if kind == "share" else None
         scheduler = machine(**limits, share=share, admission=admission, skip_blocked=skip, **options)
         if kind == "estimate":

@@ -8,7 +8,7 @@ A block is written so (one line may hold both markers):
     <!-- [[[cog run("solutions/s10_scheduler.py", section="A queue that looks healthy") ]]] -->
     <!-- [[[end]]] -->
 
-In a block stand `run`, `excerpt` and `signature`. The same input gives the same text on every machine.
+In a block stand `run`, `markdown`, `excerpt` and `signature`. The same input gives the same text on every machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from textwrap import dedent
 from commands.environment import needs
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "lessons").glob("s*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "lessons").glob("*.md"))]
 LONGEST_EXCERPT = 15  # lines: more than that is read in the file
 HEADING = re.compile(r"(?:=+ |#+ |\d+\. |Part \d)|^(?=\S).*\n[-=]{3,}$")
 
@@ -48,6 +48,13 @@ def run(script: str, *args: str, section: str | None = None, until: str | None =
     if section is not None:
         lines = _slice(lines, section, until, " ".join([script, *args]))
     _paste("text", lines)
+
+
+def markdown(script: str, *args: str) -> None:
+    """Paste what a script prints as it is: a table in Markdown."""
+    import cog  # type: ignore[import-not-found]  # it exists while cog runs a block
+
+    cog.outl(output(script, *args).rstrip())
 
 
 def excerpt(lesson: str, symbol: str) -> None:
@@ -116,7 +123,7 @@ def refreshed(path: Path) -> str:
     from cogapp import Cog  # type: ignore[import-untyped]
 
     cog = Cog()
-    cog.options.prologue = "from refresh import excerpt, first_check, run, signature"
+    cog.options.prologue = "from refresh import excerpt, first_check, markdown, run, signature"
     before = list(sys.path)
     sys.path.insert(0, str(ROOT / "tools"))
     try:

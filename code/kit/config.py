@@ -45,7 +45,8 @@ class Config:
     From s13 on:
     skip_blocked: a head that can't join lets others pass.
     preempt_for_priority: with every seat taken, an urgent request takes that of a strictly less urgent one.
-    aging_per_step: points by which a priority improves for each nanosecond waited (a replay's step takes one).
+    aging_per_step: points by which a priority improves for each nanosecond waited (a replay's step takes one); it
+        concerns the policy `priority` only.
     From s14 on:
     prefix_caching: blocks that hold equal tokens from the start of a request on are shared, and kept while nobody needs them.
     """
@@ -105,9 +106,6 @@ class Config:
             )
         if isinstance(aging, bool) or not isinstance(aging, (int, float)) or not 0 <= aging < math.inf:
             raise BadConfig(f"aging_per_step is {aging!r}; it must be a number, at least 0")
-        for name in ("preempt_for_priority", "aging_per_step"):
-            if getattr(self, name) and self.policy != "priority":
-                raise BadConfig(f"{name} is set, and policy is {self.policy!r}: it needs the policy 'priority'")
 
     @property
     def watermark_blocks(self) -> int:

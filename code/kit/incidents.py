@@ -1,4 +1,4 @@
-"""The main job of s10: four incidents, each a load, a table and what to read off it."""
+"""The main job of s10: four incidents, each a load, a table and what to read off it; and the cure that s11 brings."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
             "who_pays_for_a_policy": who_pays_for_a_policy(simulate),
             "two_budgets": two_budgets(simulate),
             "thrash": thrash(simulate, meter),
+            "the_same_sixty_in_chunks": the_same_sixty_in_chunks(simulate, engine),
         }
     options.json_out(args, result)
     return 0
@@ -256,6 +257,29 @@ class Detector:
             f"{self.most_running} requests ran together, more than {blocks} blocks hold to the end: add blocks, or lower "
             f"max_num_seqs from {seats}."
         )
+
+
+# 5 ------------------------------------------------------------------------------------------------------------------
+
+
+def the_same_sixty_in_chunks(simulate: Callable[..., Report], engine: Any) -> dict[str, Any]:
+    """Story A once more, with the scheduler of the next lesson, which computes a prompt in pieces."""
+    from s11_chunked_prefill import ChunkedScheduler
+
+    _heading("5. The same sixty, in chunks")
+    _say(
+        "The sixty requests of part 1, the same budget of 512 and the same pool, nothing refused. s11's scheduler computes as "
+        "much of a prompt as the step has room for, and the rest in the next."
+    )
+    config = Config(max_num_batched_tokens=512, max_num_seqs=64, num_blocks=2000, reject_unservable=False)
+    runs = {
+        "whole prompts (s10)": simulate(traces.story_a(), config),
+        "in chunks (s11)": engine(ChunkedScheduler(config), None, traces.story_a()).run(),
+    }
+    columns = ("", "finished", "never ran", *_COLUMNS)
+    rows = [(name, len(r.finished), len(r.unfinished), *_headline(r)) for name, r in runs.items()]
+    print(table(columns, rows))
+    return {"rows": [dict(zip(("run", *columns[1:]), row)) for row in rows]}
 
 
 # One load of the user's choice ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ ORDER = (
     "s11_chunked_prefill",
     "s12_preemption",
     "s13_fairness",
+    "s14_unified_scheduler",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
@@ -101,6 +102,10 @@ def _number(value: Any) -> str:
 def simulator(lesson: str, preset: str | None = None) -> Any:
     """The simulator with its knobs; without ipywidgets a picture of one step, and how to get the knobs."""
     try:
+        if lesson.startswith("s14"):
+            from kit.trace_widgets import TraceSimulator
+
+            return TraceSimulator(preset)
         from kit.widgets import Simulator
     except ImportError:
         print("The knobs need ipywidgets (python3 course.py lab installs it); here is a still picture.")
@@ -118,6 +123,12 @@ def still(lesson: str, preset: str | None = None, step: int | None = None, selec
     from kit.simulators import S08, S09, presets
     from kit.simulators import frames as run
 
+    if lesson.startswith("s14"):
+        from kit import trace_simulator
+
+        workloads = trace_simulator.presets()
+        shown = trace_simulator.frames(workloads[preset or next(iter(workloads))])
+        return SVG(trace_simulator.svg(shown[-1 if step is None else min(step, len(shown)) - 1], selected, key="still"))
     setups = presets(lesson)
     setup = setups[preset or next(iter(setups))]
     frames = run(setup)

@@ -37,6 +37,7 @@ ABOUT = {
     "s11_chunked_prefill": "Chunked prefill: a prompt in pieces that fill what the decodes leave of each step.",
     "s12_preemption": "Preemption: recompute or swap, whom to evict, where they wait, what thrash costs.",
     "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
+    "s14_unified_scheduler": "The unified scheduler: one rule, and every decision of vLLM's own, replayed and explained.",
 }
 
 
@@ -57,9 +58,9 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
     whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13),
-    replay. In s13: ttft_target, tpot_target, in ms. What a lesson does
-    not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
+    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13), replay; in s13
+    ttft_target, tpot_target, in ms; in s14: diff, explain, request (a list), steps (first, last). What a lesson does not offer
+    is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
@@ -90,8 +91,9 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson >= "s10":
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
+        policies = POLICIES if lesson < "s14" else ("fcfs", "priority")  # vLLM's
+        add("--policy", metavar="P", type=_one_of("policy", policies), help=f"who is next: {', '.join(policies)}")
         add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
-        add("--policy", metavar="P", type=_one_of("policy", POLICIES), help=f"who is next: {', '.join(POLICIES)}")
     if lesson.startswith("s13"):
         for name, default in (("ttft", 500.0), ("tpot", 50.0)):
             says = f"target of goodput in milliseconds, {default:g} if unset"
@@ -103,6 +105,12 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
+    if lesson >= "s14":
+        add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
+        add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
+        only = "with --explain: this request only; may be repeated"
+        add("--request", metavar="ID", action="append", default=[], help=only)
+        add("--steps", metavar="A-B", type=_span, help="with --explain: these steps only, both included")
     if serving:
         add(
             "--model",
@@ -127,6 +135,10 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         for name in ("trace", "json", "budget", "blocks", "policy", "config"):
             if getattr(args, name) not in (None, {}):
                 parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
+    needs = {"diff": "replay", "explain": "replay", "request": "explain", "steps": "explain"}  # s14's
+    for name, other in needs.items():
+        if getattr(args, name, None) and not getattr(args, other):
+            parser.error(f"--{name} goes with --{other}: add it")
     if args.model is not None:
         for name in ("trace", "mystery", "replay"):
             if getattr(args, name) is not None:
@@ -290,6 +302,14 @@ def _above_zero(option: str) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a number above 0") from None
 
     return number
+
+
+def _span(text: str) -> tuple[int, int]:
+    """`12-20`, or one step alone."""
+    first, dash, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() or not dash)) or (dash and int(last) < int(first)):
+        raise argparse.ArgumentTypeError(f"steps is {text!r}; it must be a step or a range of steps, like 12-20")
+    return int(first), int(last or first)
 
 
 def _file(option: str, adapt: Callable[[str], Any] = str) -> Callable[[str], Any]:

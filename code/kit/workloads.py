@@ -15,36 +15,43 @@ from kit.errors import BadTrace
 from kit.request import MOST_TOKENS, Request
 
 EOS = -1  # a token that no fake model makes by itself
-REQUEST_KEYS = ("id", "arrival", "prompt_len", "prompt", "max_tokens", "priority", "eos_at")
+REQUEST_KEYS = ("id", "arrival", "prompt_len", "prompt", "max_tokens", "priority", "eos_at", "stop_token_ids")
+MOMENTS = ("before", "mid")  # of a step at which an abort comes: before it, or between schedule and update
 KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
 
 
 def read_workloads(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, workload) of each case of a file and each of its variants. BadTrace if it isn't a file of workloads."""
+    return ((name, workload) for _, name, workload in placed_workloads(path))
+
+
+def placed_workloads(path: str | Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(where it stands in the file, name, workload): read_workloads, for those who have to say which line is wrong."""
     for place, case in _entries(path):
         name = f"{path}, {place}"
         case_id = str(typed(name, case, dict).get("id") or case.get("name") or place)
         _named_lesson(name, case)
-        yield case_id, case
+        yield place, case_id, case
         for variant in typed(f"{name}: variants", case.get("variants", []), list):
             _named_lesson(name, typed(f"{name}: a variant", variant, dict))
             config = dict(typed(f"{name}: config", case.get("config", {}), dict))
             config.update(typed(f"{name}: config_change", variant.get("config_change", {}), dict))
-            yield f"{case_id}/{variant.get('name')}", {**case, **({"config": config} if config else {}), **variant}
+            name = f"{case_id}/{variant.get('name')}"
+            yield place, name, {**case, **({"config": config} if config else {}), **variant}
 
 
 def _entries(path: str | Path) -> list[tuple[str, Any]]:
     """(where it stands, JSON value) of each case of a file."""
     try:
         data = Path(path).read_bytes()
-        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+        text = (_unpacked(path, data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except FileNotFoundError:
         raise BadTrace(f"workload file {path} does not exist") from None
     except IsADirectoryError:
         raise BadTrace(f"workload file {path} is a directory; name a file in it") from None
     except UnicodeDecodeError:
         raise BadTrace(f"workload file {path} is not text; JSON or JSONL is expected, perhaps gzipped") from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, zlib.error) as error:
         raise BadTrace(f"workload file {path} can't be read: {error}") from None
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
@@ -57,10 +64,23 @@ def _entries(path: str | Path) -> list[tuple[str, Any]]:
         if not str(error).startswith("Extra data") or not _is_json(lines[0][1]):
             raise BadTrace(f"workload file {path} is not JSON: {error}") from None
         return [(f"line {n}", _line(path, n, line)) for n, line in lines]
+    if len(lines) == 1 and ".jsonl" in Path(path).name:
+        return [(f"line {lines[0][0]}", value)]
     cases = value.get("cases", value) if isinstance(value, dict) else value
     if not isinstance(cases, list):
         return [(Path(path).stem, cases)]
     return [(f"item {n}", case) for n, case in enumerate(cases, 1)]
+
+
+def _unpacked(path: str | Path, data: bytes) -> bytes:
+    """What was gzipped. BadTrace with the line at which it breaks off, if the file is not whole."""
+    try:
+        return gzip.decompress(data)
+    except EOFError:
+        line = zlib.decompressobj(wbits=31).decompress(data).count(b"\n") + 1
+        raise BadTrace(
+            f"workload file {path} can't be read: it breaks off in line {line}, so it was not copied whole"
+        ) from None
 
 
 def _is_json(text: str) -> bool:
@@ -76,6 +96,8 @@ def _line(path: str | Path, n: int, text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise BadTrace(f"workload file {path}, line {n} is not JSON: {error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError) as error:  # nested too deeply, a number of thousands of digits
+        raise BadTrace(f"workload file {path}, line {n} can't be read: {error}") from None
 
 
 def _named_lesson(where: str, workload: dict[str, Any]) -> None:
@@ -123,7 +145,10 @@ def parse_request(entry: Any, position: int) -> tuple[Request, int]:
     else:  # invented tokens: no two requests share any
         start = position * MOST_TOKENS
         prompt = range(start, start + whole(f"{what}: prompt_len", entry["prompt_len"], 0, MOST_TOKENS))
+    stops = typed(f"{what}: stop_token_ids", entry.get("stop_token_ids", []), list)
     priority = entry.get("priority", 0)
+    if isinstance(priority, bool):
+        raise BadTrace(f"{what}: priority is {priority}; it must be a number")
     if isinstance(priority, int) and abs(priority) > MOST_TOKENS:  # beyond what a float holds, at some point
         raise BadTrace(f"{what}: priority is {str(priority)[:40]}; it must be between -{MOST_TOKENS:,} and {MOST_TOKENS:,}")
     request = Request(
@@ -132,12 +157,15 @@ def parse_request(entry: Any, position: int) -> tuple[Request, int]:
         whole(f"{what}: max_tokens", entry.get("max_tokens"), 1, MOST_TOKENS),
         whole(f"{what}: arrival", entry.get("arrival", 0), 0),
         priority,
-        frozenset([EOS]),
+        frozenset([EOS, *(whole(f"{what}: a stop token id", token, 0) for token in stops)]),
     )
     return request, whole(f"{what}: eos_at", entry.get("eos_at") or 0, 0)
 
 
-def parse_abort(entry: Any) -> tuple[str, int]:
-    """(id, step) of an abort."""
-    entry = _only("an abort", entry, ("id", "step"))
-    return typed("an abort's id", entry.get("id"), str), whole("an abort's step", entry.get("step"), 0)
+def parse_abort(entry: Any) -> tuple[str, int, str]:
+    """(id, step, moment of the step) of an abort."""
+    entry = _only("an abort", entry, ("id", "step", "when"))
+    when = entry.get("when", MOMENTS[0])
+    if when not in MOMENTS:
+        raise BadTrace(f"an abort's `when` is {when!r}; it must be {' or '.join(map(repr, MOMENTS))}")
+    return typed("an abort's id", entry.get("id"), str), whole("an abort's step", entry.get("step"), 0), when
