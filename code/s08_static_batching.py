@@ -7,11 +7,12 @@ execute it on a virtual clock; two metrics; `main`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from kit import fastforward
 from kit.config import positive
 from kit.errors import DuplicateRequest, RequestRefused
 from kit.exercise import exercise
@@ -136,6 +137,10 @@ class StaticBatcher:
         """Why each waiting request waits, by id. In this queue all wait for the same thing."""
         return {request.id: batch.head for request in self.waiting} if batch.head else {}
 
+    def steady_steps(self) -> int:
+        """How many coming steps are sure to be alike if nobody arrives; 1 is always right. Engine.run jumps over them."""
+        return fastforward.steps_to_an_end(self.running)
+
 
 class CostRunner:
     """Executes a batch on the cost model: it takes time and makes tokens that have no content."""
@@ -150,6 +155,10 @@ class CostRunner:
         kv_tokens = sum(map(attrgetter("num_computed_tokens"), batch.tokens))
         step_ns = self.cost.step_ns(sum(batch.tokens.values()), kv_tokens)
         return {request.id: self.NO_CONTENT for request in sampling(batch)}, step_ns
+
+    def ahead(self, num_tokens: int, kv_tokens: Iterable[int]) -> Iterator[int]:
+        """Nanoseconds of coming steps that compute `num_tokens` each, one for each number of tokens in the KV cache."""
+        return (self.cost.step_ns(num_tokens, kv) for kv in kv_tokens)
 
 
 class Engine:
@@ -182,25 +191,29 @@ class Engine:
         """
         raise NotImplementedError
 
-    def run(self, max_steps: int = 100_000_000, watch: Callable[[], None] | None = None) -> Report:
+    def run(self, max_steps: int = 100_000_000, watch: Callable[[], None] | None = None, fast: bool = False) -> Report:
         """Step until everything has ended; `report.end` is then `done`. `watch` is called every 1,000 steps.
+
+        fast: jump over steps that are sure to be alike (kit.fastforward), with a runner that can price them ahead. The report
+        is the same, to the last number.
 
         `stuck`: STUCK_AFTER steps in a row computed nothing (or a hundred times as many made no token), and no arrival is
         left to change that. `max`: max_steps were taken. `report.diagnosis` says who waits for what; all keep their places.
         """
-        idle, steps = 0.0, 0
+        idle, steps, began = 0.0, 0, self.report.steps
         batch = Batch()
+        fast = fast and fastforward.possible(self.runner, self.scheduler)
         while (alive := self.arrivals or self.scheduler.waiting or self.scheduler.running) and steps < max_steps:
             made = self.report.tokens_made
-            batch = self.step()
-            steps += 1
+            batch = (fast and fastforward.jump(self, max_steps - steps - 1)) or self.step()
+            before, steps = steps, self.report.steps - began
             if self.arrivals or self.report.tokens_made > made:
                 idle = 0.0
             else:  # a long prompt may take hundreds of steps to its first token, so a step that computes counts little
                 idle += 0.01 if batch.tokens else 1
             if idle >= STUCK_AFTER:
                 return self.report.close("stuck", self.scheduler, self.arrivals, batch.head)
-            if watch and steps % 1000 == 0:
+            if watch and steps // 1000 > before // 1000:
                 watch()
         return self.report.close("max" if alive else "done", self.scheduler, self.arrivals, batch.head)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kit import fastforward
 from kit.exercise import exercise
 from kit.request import Request
 from s08_static_batching import Batch, Engine, StaticBatcher, Wait, append_tokens
@@ -60,6 +61,10 @@ class ContinuousBatcher(StaticBatcher):
     def why_wait(self) -> Wait:
         """Why the head of the queue waits."""
         return Wait("slots", 1, 0, f"needs 1 slot, 0 of {self.max_num_seqs} left")
+
+    def steady_steps(self) -> int:
+        """As in s08, unless somebody is about to join."""
+        return 1 if self.can_admit() else fastforward.steps_to_an_end(self.running)
 
 
 @exercise

@@ -208,6 +208,11 @@ class FairScheduler(SwappingScheduler):
             self.estimate.observe(self.running, bool(batch.preempted) and not joined)
         return finished
 
+    def steady_steps(self) -> int:
+        """As before, but 1 where the queue can move while everybody decodes."""
+        moves = self.waiting and (self.config.skip_blocked or self.config.preempt_for_priority)
+        return 1 if moves or isinstance(self.policy, FairShare) else super().steady_steps()
+
     def release(self, request: Request) -> None:
         super().release(request)
         if isinstance(self.policy, FairShare):

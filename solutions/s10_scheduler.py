@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from kit import incidents
+from kit import fastforward, incidents
 from kit.config import Config, positive
 from kit.errors import DuplicateRequest, refuse_beyond
 from kit.exercise import exercise
@@ -267,6 +267,10 @@ class Scheduler:
         """Take a request out of the queue that it is in, and all its blocks back."""
         (self.running if request in self.running else self.waiting).remove(request)
         self.pool.release(request)
+
+    def steady_steps(self) -> int:
+        """How many coming steps are sure to be alike if nobody arrives; 1 is always right."""
+        return fastforward.steady_steps(self)
 
     @exercise
     def predict_ttft_ms(self, request: Request) -> float:

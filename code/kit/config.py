@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from kit.errors import BadConfig
@@ -107,7 +108,7 @@ class Config:
         if isinstance(aging, bool) or not isinstance(aging, (int, float)) or not 0 <= aging < math.inf:
             raise BadConfig(f"aging_per_step is {aging!r}; it must be a number, at least 0")
 
-    @property
+    @cached_property
     def watermark_blocks(self) -> int:
         """Blocks that an admission must leave free: 1 % of 60 blocks is 0 whole blocks, of 4,000 it is 40."""
         return math.floor(Fraction(str(self.watermark)) * self.num_blocks)  # as written: 0.29 of 100 is 29, not 28.999…

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from operator import sub
 from typing import Any
 
 from kit.request import Request
@@ -102,9 +103,9 @@ class Report:
             tokens = {request_id: new for request_id, new in tokens.items() if request_id not in late}
             self._ended.clear()
         if tokens.keys() != self._open.keys():
-            for request_id in self._open.keys() - tokens.keys():
+            for request_id in [one for one in self._open if one not in tokens]:
                 self._close_span(request_id, step - 1)
-            for request_id in tokens.keys() - self._open.keys():
+            for request_id in [one for one in tokens if one not in self._open]:
                 self._open[request_id] = step
                 started += 1
                 spans = self._spans.get(request_id)
@@ -126,6 +127,42 @@ class Report:
             self.record_preemptions(batch)
         for request in finished:
             self.end_request(end_ns, request)
+        self._ended.clear()
+
+    @property
+    def num_open(self) -> int:
+        """How many live requests got a token in the last step that `record` saw."""
+        return len(self._open)
+
+    def repeat(
+        self,
+        ends_ns: Sequence[int],
+        num_tokens: int,
+        num_running: int,
+        num_sampled: int,
+        num_waiting: int,
+        used_blocks: Sequence[int],
+        rule: str | None,
+        finished: Iterable[Request],
+    ) -> None:
+        """Steps that were alike, as many calls of `record` would note them. Those who got tokens did in the step before too.
+
+        ends_ns, used_blocks: after each step. rule: what held back the head of the queue. finished: by the last step.
+        """
+        steps = len(ends_ns)
+        self.num_steps += steps
+        self.gap_ns.extend(map(sub, ends_ns, [self.end_ns[-1], *ends_ns[:-1]]))
+        self.end_ns.extend(ends_ns)
+        self.continuing.extend([num_sampled] * steps)
+        self.tokens_made += num_sampled * steps
+        self.num_tokens.extend([num_tokens] * steps)
+        self.num_running.extend([num_running] * steps)
+        self.num_waiting.extend([num_waiting] * steps)
+        self.used_blocks.extend(used_blocks)
+        if rule is not None:
+            self.head_waits[rule] = self.head_waits.get(rule, 0) + steps
+        for request in finished:
+            self.end_request(ends_ns[-1], request)
         self._ended.clear()
 
     def record_idle(self, batch: Any) -> None:
@@ -171,10 +208,9 @@ class Report:
         if end != "done":
             waiting = list(scheduler.waiting)
             self.unfinished = [*scheduler.running, *waiting, *arrivals]
-            steps = self.num_steps + self.idle_steps
             self.diagnosis = {
                 "stuck": f"schedule() has made no progress since step {self.num_steps}",
-                "max": f"the load is not done after {steps} steps",
+                "max": f"the load is not done after {self.steps} steps",
             }[end] + f": {len(scheduler.running)} running, {len(waiting)} waiting"
             if waiting and head:
                 self.diagnosis += f"; {waiting[0].id} at the head: {head}"
@@ -224,6 +260,11 @@ class Report:
         return self.end_ns[-1] / 1e9 if self.end_ns else 0.0
 
     @property
+    def steps(self) -> int:
+        """Steps taken, idle ones too."""
+        return self.num_steps + self.idle_steps
+
+    @property
     def computed_tokens(self) -> int:
         return sum(self.num_tokens)
 
@@ -248,7 +289,7 @@ class Report:
             "finished": len(self.finished),
             "unfinished": len(self.unfinished),
             "refused": refusals,
-            "steps": self.num_steps + self.idle_steps,
+            "steps": self.steps,
             "duration_s": self.duration_s,
             "tokens_per_s": self.tokens_per_s,
             "ttft_ms": {"p50": self.ttft_ms(50), "p99": self.ttft_ms(99), "max": self.ttft_ms(100)},
