@@ -245,9 +245,10 @@ class FairScheduler(SwappingScheduler):
         return finished
 
     def steady_steps(self) -> int:
-        """As before, but 1 where the queue can move while everybody decodes."""
+        """As before, but 1 where the queue can move, or something is counted, while everybody decodes."""
         moves = self.waiting and (self.config.skip_blocked or self.config.preempt_for_priority)
-        return 1 if moves or isinstance(self.policy, FairShare) else super().steady_steps()
+        counts = isinstance(self.policy, FairShare) or self.estimate is not None
+        return 1 if moves or counts else super().steady_steps()
 
     def release(self, request: Request) -> None:
         super().release(request)
