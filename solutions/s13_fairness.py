@@ -1,19 +1,21 @@
 """s13 adds fairness: who may take whose seat, how long anybody can be made to wait, and whose share it is.
 
-The shape of the file: `AgingPriority` and `FairShare`, two answers to who is next; `FairScheduler`, s12's with a wider gate and an
-admission that may pass over a blocked head or take a seat; `goodput`, which counts answers in time; `main`.
+The shape of the file: `AgingPriority` and `FairShare`, two answers to who is next; `TokenRatio`, a guess at how long answers get;
+`FairScheduler`, s12's with a wider gate and an admission that may pass over a blocked head or take a seat; `goodput`; `main`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from kit.config import Config
+from kit.config import Config, above_zero
+from kit.errors import BadConfig
 from kit.exercise import exercise
 from kit.report import Row
-from kit.request import Request
-from kit.waiting import WaitingQueue
+from kit.request import Request, total_tokens
+from kit.waiting import TenantQueue
 from s05_paged_blocks import blocks_needed
 from s08_static_batching import Batch, Engine
 from s10_scheduler import FCFS, Priority
@@ -29,7 +31,7 @@ class AgingPriority(Priority):
 
     @exercise
     def key(self, request: Request) -> tuple[float, ...]:
-        """The place in the queue, as a key that need not change while time passes. Roughly 2 lines.
+        """Extension. The place in the queue, as a key that need not change while time passes. Roughly 2 lines.
 
         At time t a request has the priority p - rate * (t - arrival). Of two who wait, the order never depends on t: leave it
         out. Multiply by the rate's denominator, so that whole numbers stay whole: returns (p * rate.denominator +
@@ -41,107 +43,103 @@ class AgingPriority(Priority):
 
 @exercise
 def aging_bound(priority: float, most_urgent: float, rate: float) -> float:
-    """How long after its arrival a request can still be overtaken by newcomers, in units of 1 / rate. Roughly 2 lines.
+    """Extension. How long after its arrival a request can still be overtaken, in the time unit of `rate`. Roughly 2 lines.
 
-    priority: its own. most_urgent: the smallest that anybody has. rate: points by which waiting improves a priority; 0 means no
-    aging: returns infinity, or 0.0 if nobody is more urgent.
-    After that time its aged priority is below that of any newcomer; it then waits for those before it only.
+    priority: its own. most_urgent: the smallest that anybody has. rate: points by which waiting improves a priority in one unit
+    of time; 0 means no aging: returns infinity, or 0.0 if nobody is more urgent.
+    Whoever arrives later than that stands behind it; from then on it waits for those before it only.
     """
     gap = max(0.0, priority - most_urgent)
-    return gap / rate if rate else (float("inf") if gap else 0.0)
+    return gap / rate if rate else (math.inf if gap else 0.0)
 
 
 class FairShare(FCFS):
     """Tenants are served in turn by what they have had so far, in tokens (VTC: Sheng et al., OSDI 2024).
 
-    served: tenant -> tokens computed for it, an output token counting `output_weight` times. Each token counts once, however
-    often an eviction makes the engine compute it.
+    served: tenant -> its counter: tokens computed for it, an output token counting `output_weight` times, and what `arrive`
+    lifted it by. Each token counts once, however often an eviction makes the engine compute it.
+    left_last: the tenant whose request left the queue last, if any has.
     """
 
     def __init__(self, output_weight: int = 2):
         self.output_weight = output_weight
         self.served: dict[str, int] = {}
+        self.left_last: str | None = None
         self._furthest: dict[Request, int] = {}  # tokens that its tenant has been charged for
 
     @exercise
     def charge(self, request: Request) -> None:
-        """Count what a request has computed since it was last charged. Roughly 6 lines.
+        """Count what a request has been given since it was last charged. Roughly 6 lines.
 
-        Its tokens `_furthest.get(request, 0)` up to `num_computed_tokens` are new; if there are none, change nothing. A new token of
-        the prompt counts 1, one behind it (an output) `output_weight`. Add them to its tenant's `served`, and move `_furthest` on.
+        Its tokens `_furthest.get(request, 0)` up to `num_computed_tokens` are new; if there are none, change nothing: it computes
+        again what an eviction threw away. A new token of the prompt counts 1, one behind the prompt (an output) `output_weight`.
+        Add them to its tenant's `served`, and move `_furthest` on.
         """
         before, now, prompt = self._furthest.get(request, 0), request.num_computed_tokens, len(request.prompt)
         if now > before:
             outputs = max(now - prompt, 0) - max(before - prompt, 0)
-            self.served[request.tenant] = (
-                self.served.get(request.tenant, 0) + now - before + (self.output_weight - 1) * outputs
-            )
+            cost = now - before + (self.output_weight - 1) * outputs
+            self.served[request.tenant] = self.served.get(request.tenant, 0) + cost
             self._furthest[request] = now
 
     @exercise
     def arrive(self, tenant: str, waiting: Iterable[str]) -> None:
-        """A tenant without a waiting request gets one. Roughly 4 lines.
+        """A tenant without a waiting request gets one. Roughly 5 lines.
 
         waiting: the tenants that have requests in the queue already.
-        Idle time earns no credit: lift its `served` to the smallest of theirs, if it is below that; with nobody waiting it keeps
-        what it has (0 for a new one).
+        Idle time earns no credit: if its counter (0 for a new tenant) is below the smallest of theirs, lift it to that. With nobody
+        waiting, lift it to the counter of `left_last` in the same way, if there is one. A counter never falls.
         """
-        mine = self.served.get(tenant, 0)
         others = [self.served.get(other, 0) for other in waiting]
-        self.served[tenant] = max(mine, min(others)) if others else mine
+        if not others and self.left_last is not None:
+            others = [self.served.get(self.left_last, 0)]
+        self.served[tenant] = max([self.served.get(tenant, 0), *([min(others)] if others else [])])
 
     def forget(self, request: Request) -> None:
         """A request has ended."""
         self._furthest.pop(request, None)
 
 
-class FairQueue:
-    """A queue for each tenant; the head is that of the tenant served least. The methods are those of kit.waiting.WaitingQueue."""
+class TokenRatio:
+    """Extension. The share of its remaining max_tokens that a request is expected to use: SGLang's `new_token_ratio`.
 
-    def __init__(self, policy: FairShare, scheduler: SwappingScheduler):
-        self.policy, self.scheduler = policy, scheduler
-        self.queues: dict[str, WaitingQueue] = {}
+    1 reserves to completion, 0 reserves nothing. Too low, and an eviction says so; too high, and nothing does: so it decays.
+    """
 
-    def push(self, request: Request) -> None:
-        if not self.queues.get(request.tenant):
-            self.policy.arrive(request.tenant, [tenant for tenant, queue in self.queues.items() if queue])
-        self.queues.setdefault(request.tenant, WaitingQueue(self.scheduler.place)).push(request)
+    def __init__(self, start: float = 0.7, least: float = 0.1, decay: float = 0.001, ahead: int = 20):
+        self.ratio, self.least, self.decay, self.ahead = start, least, decay, ahead
 
-    def head(self) -> Request:
-        return min((queue.head() for queue in self.queues.values() if queue), key=self._place)
+    @exercise
+    def observe(self, running: Sequence[Request], evicted: bool) -> float:
+        """Take in one step and return the `ratio` for the next. Roughly 6 lines.
 
-    def pop(self) -> Request:
-        request = self.head()
-        self.remove(request)
-        return request
-
-    def remove(self, request: Request) -> None:
-        self.queues[request.tenant].remove(request)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.queues.values()))
-
-    def __contains__(self, request: Request) -> bool:
-        return request.tenant in self.queues and request in self.queues[request.tenant]
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(sorted((request for queue in self.queues.values() for request in queue), key=self._place))
-
-    def _place(self, request: Request) -> tuple[float, ...]:
-        """Swapped requests first (their memory is promised), then the tenant with the least service, then order of arrival."""
-        swapped_first, *order = self.scheduler.place(request)
-        return (swapped_first, self.policy.served.get(request.tenant, 0), *order)
+        running: those who run after it. evicted: whether it evicted anybody for memory.
+        Without an eviction it falls by `decay`, to no less than `least`. After one it rises to the share of their answers that
+        those who run have made and will have made `ahead` tokens later, (their num_output_tokens + `ahead` for each of them) /
+        (their max_tokens), summed above and below the line; never to more than 1, and it never falls by that.
+        """
+        if not evicted:
+            self.ratio = max(self.ratio - self.decay, self.least)
+        elif running:
+            made = sum(request.num_output_tokens + self.ahead for request in running)
+            self.ratio = max(self.ratio, min(1.0, made / sum(request.max_tokens for request in running)))
+        return self.ratio
 
 
 class FairScheduler(SwappingScheduler):
     """Admission with every choice that an operator has: order, gate, overtaking, and taking a seat."""
 
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
-        if policy is None and config.aging_per_step:
+        if policy is None and config.policy == "priority" and config.aging_per_step:
             policy = AgingPriority(config.aging_per_step)
         super().__init__(config, policy, victim_key)
+        self.estimate: TokenRatio | None = None  # extension: `to_completion` reserves no more than it expects
         if isinstance(self.policy, FairShare):
-            self.waiting: FairQueue | WaitingQueue = FairQueue(self.policy, self)
+            if config.preempt_for_priority:
+                raise BadConfig(
+                    "preempt_for_priority takes seats by priority, a fair share gives them by tenant: choose one"
+                )
+            self.waiting = TenantQueue(self.place, self.policy)
 
     def place(self, request: Request) -> tuple[float, ...]:
         """As in s12; but where urgent requests take seats, a swapped one goes before others of its own priority only."""
@@ -152,35 +150,42 @@ class FairScheduler(SwappingScheduler):
     def gate(self, request: Request, chunk: int) -> int:
         """Blocks that must be free, above the watermark, for a request to join. Roughly 5 lines.
 
-        `admission` "chunk" and "full_prompt": as in s11, `ChunkedScheduler.gate(self, request, chunk)`. "to_completion": the blocks
-        that it lacks for its `max_kv_slots`, the most tokens it can come to store, and besides them `self.promised()`, what those who
-        run may still take. Who joins so is never evicted for memory.
+        `config.admission` "chunk" and "full_prompt": as in s11, `ChunkedScheduler.gate(self, request, chunk)`. "to_completion": the
+        blocks that it lacks to store `self.slots(request)` tokens, and besides them, for each request that runs, what is promised to
+        it: `self.promised(other)`. Who joins so is never evicted for memory.
         """
         if self.config.admission != "to_completion":
             return ChunkedScheduler.gate(self, request, chunk)
-        return self.pool.missing(request, request.max_kv_slots - request.num_computed_tokens) + self.promised()
+        own = self.pool.missing(request, self.slots(request) - request.num_computed_tokens)
+        return own + sum(self.promised(other) for other in self.running)
 
-    def promised(self) -> int:
-        """Blocks that running requests don't have yet, and may come to need."""
-        size = self.config.block_size
-        return sum(blocks_needed(other.max_kv_slots, size) - len(other.blocks) for other in self.running)
+    def slots(self, request: Request) -> int:
+        """The tokens that a request may come to store; with an `estimate`, those that it is expected to."""
+        if self.estimate is None:
+            return request.max_kv_slots
+        return request.num_tokens + math.ceil(self.estimate.ratio * (request.max_kv_slots - request.num_tokens))
+
+    def promised(self, request: Request) -> int:
+        """Blocks that a running request doesn't have yet, and may come to need."""
+        return blocks_needed(self.slots(request), self.config.block_size) - len(request.blocks)
 
     def in_turn(self) -> Iterator[Request]:
         """Who may join, in order: one head after another or, with `skip_blocked`, everybody who waits."""
         if self.config.skip_blocked:
-            yield from tuple(self.waiting)
+            yield from self.waiting
         else:
             while self.waiting:
                 yield self.waiting.head()
 
     @exercise
     def admit_pass(self, budget: int) -> int:
-        """Let requests in, in turn. Returns the budget left. Roughly 14 lines.
+        """Let requests in, in turn. Returns the budget left. Roughly 16 lines.
 
         For each request of `self.in_turn()`, `wait = self.why_wait(request, budget)`:
         1. Without a reason `self.join` it, and go on with the next.
         2. With the reason "seats" and `config.preempt_for_priority`, ask `self.seat_for(request, budget)`. If that names somebody,
-           preempt them, which gives tokens back to the budget, `join` the request, and stop: nobody else joins.
+           preempt them, which gives tokens back to the budget, and `join` the request. Nobody else joins: stop, with the reason
+           of the victim, who waits now, unless step 3 has noted one before.
         3. The first reason of the pass that holds is `self.batch.head`.
         4. Pass on to the next only if `config.skip_blocked`, the reason is "blocks", and the request is not swapped out (in
            `cpu_tables`): no other reason lets anybody else in. Otherwise stop.
@@ -194,6 +199,7 @@ class FairScheduler(SwappingScheduler):
                 victim = self.seat_for(request, budget)
                 if victim is not None:
                     budget = self.join(request, budget + self.preempt(victim))
+                    self.batch.head = self.batch.head or self.why_wait(victim, budget)
                     break
             self.batch.head = self.batch.head or wait
             if not (self.config.skip_blocked and wait.rule == "blocks" and request not in self.cpu_tables):
@@ -219,36 +225,81 @@ class FairScheduler(SwappingScheduler):
         """Whether a request finds tokens and blocks once the victim has given back its own."""
         tokens, blocks = self.needs(request, budget)
         if self.config.admission == "to_completion":
-            blocks -= blocks_needed(victim.max_kv_slots, self.config.block_size) - len(victim.blocks)
+            blocks -= self.promised(victim)
         free = self.pool.num_free + len(victim.blocks) - self.config.watermark_blocks
         return tokens <= budget and blocks <= free
 
-    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
-        """As before; a fair share is charged for what the step computed."""
+    def compute(self, request: Request, n: int) -> int:
+        """A fair share is charged at once, so that the seats of one step go round the tenants too."""
+        super().compute(request, n)
         if isinstance(self.policy, FairShare):
-            for request in batch.tokens:
-                self.policy.charge(request)
-        return super().update(batch, tokens)
+            self.policy.charge(request)
+        return n
+
+    def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
+        """As before; an estimate learns from the step. A preemption for a seat (somebody joined in its step) says nothing."""
+        finished = super().update(batch, tokens)
+        if self.estimate is not None:
+            joined = batch.admitted or batch.resumed or batch.swapped_in
+            self.estimate.observe(self.running, bool(batch.preempted) and not joined)
+        return finished
 
     def steady_steps(self) -> int:
-        """As before, but 1 where the queue can move while everybody decodes."""
+        """As before, but 1 where the queue can move, or something is counted, while everybody decodes."""
         moves = self.waiting and (self.config.skip_blocked or self.config.preempt_for_priority)
-        return 1 if moves or isinstance(self.policy, FairShare) else super().steady_steps()
+        counts = isinstance(self.policy, FairShare) or self.estimate is not None
+        return 1 if moves or counts else super().steady_steps()
 
     def release(self, request: Request) -> None:
         super().release(request)
         if isinstance(self.policy, FairShare):
             self.policy.forget(request)
 
+    def predict_ttft_ms(self, request: Request) -> float:
+        """s10's guess, mended: full steps until its tokens are computed, and until enough have left, whichever is later.
+
+        With s seats and answers of n tokens, s / n seats come free in a step (Little's law); max_tokens stands for n.
+        """
+        budget, seats, running = self.config.max_num_batched_tokens, self.config.max_num_seqs, self.running
+        unread = sum(max(other.num_tokens - other.num_computed_tokens - 1, 0) for other in running)
+        before, waiting = self.tokens_before(request), total_tokens(self.waiting)
+        steps = (unread + before + request.num_tokens) / max(budget - len(running), 1)
+        to_leave = len(running) + 1 - seats + (len(self.waiting) * before / waiting if waiting else 0)
+        if to_leave > 0 and running:
+            steps = max(steps, to_leave / seats * sum(other.max_tokens for other in running) / len(running))
+        return math.ceil(steps) * self.cost.step_ns(budget, sum(other.num_computed_tokens for other in running)) / 1e6
+
+    @exercise
+    def tokens_before(self, request: Request) -> int:
+        """Extension. Tokens of those in `waiting` who will be served before a newcomer. Roughly 10 lines.
+
+        In a queue: what everybody knows (`num_tokens`) whose `self.place` is not larger than the newcomer's.
+        Under a FairShare the flood of another tenant is not ahead: it is served only until its counter has passed the newcomer's. The
+        newcomer is through when its own tenant's counter has reached `goal`: the counter now, and what its waiting requests and the
+        newcomer itself know. So of each other tenant, the smaller of what its waiting requests know and `goal` less its counter (at
+        least 0) is ahead; of its own tenant all that waits is. A counter that is missing is 0.
+        """
+        if not isinstance(self.policy, FairShare):
+            return sum(other.num_tokens for other in self.waiting if self.place(other) <= self.place(request))
+        knows = {request.tenant: 0}
+        for other in self.waiting:
+            knows[other.tenant] = knows.get(other.tenant, 0) + other.num_tokens
+        served, mine = self.policy.served, knows.pop(request.tenant)
+        goal = served.get(request.tenant, 0) + mine + request.num_tokens
+        return mine + sum(min(known, max(goal - served.get(tenant, 0), 0)) for tenant, known in knows.items())
+
 
 @exercise
 def goodput(rows: Iterable[Row], ttft_ms: float, tpot_ms: float) -> int:
-    """How many requests were served in time: they ended well, and met both targets. Roughly 8 lines.
+    """How many requests were served in time: they ended well, and met both targets. Roughly 9 lines.
 
+    `above_zero(name, target)` refuses a target of 0 ms or less: nobody could meet it.
     A row has `finish_reason` ("stop" and "length" are well), `arrival_ns`, `first_token_ns` (None if there was none), `finish_ns` and
     `output_tokens`. TTFT is from arrival to first token; TPOT the mean time of each token behind the first, 0 with one token.
     Exactly on the target is in time.
     """
+    above_zero("ttft_ms", ttft_ms)
+    above_zero("tpot_ms", tpot_ms)
     good = 0
     for row in rows:
         if row.finish_reason in ("stop", "length") and row.first_token_ns is not None:

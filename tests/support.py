@@ -287,7 +287,9 @@ class Run:
             cause = "every computed token is taken off the budget, the decodes' too, before anybody else gets some"
             want = f"at most the budget, {config.max_num_batched_tokens}"
             mismatch(where, "schedule() computed", text, want, cause, section(self.scheduler, "Two passes"))
-        if batch.preempted and joined:
+        full = len(self.scheduler.running) == config.max_num_seqs
+        took_a_seat = config.preempt_for_priority and len(batch.preempted) == 1 and full
+        if batch.preempted and joined and not took_a_seat:
             cause = "a step that evicts admits nobody: what it just freed would go to the newcomer"
             text = f"{show(batch.preempted)} evicted, {show(joined)} admitted"
             mismatch(where, "schedule()", text, "nobody admitted", cause, section(self.scheduler, "Who may join"))

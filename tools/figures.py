@@ -17,7 +17,16 @@ def pictures() -> Iterator[tuple[str, str]]:
     import s03_step_cost
     import s04_kv_memory
     import s12_preemption
-    from kit import blocktree, chunking_simulator, kv_memory_experiments, paging, preemption_pictures, roofline, unified
+    from kit import (
+        blocktree,
+        chunking_simulator,
+        fairness_simulator,
+        kv_memory_experiments,
+        paging,
+        preemption_pictures,
+        roofline,
+        unified,
+    )
     from kit.drawing import svg
     from kit.prefixes import picture
     from kit.simulators import S08, S09, frames, presets
@@ -53,6 +62,8 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
     for name, preset in (("s11_simulator", "mixed chunks"), ("s11_simulator_unmixed", "chunks, prompts first")):
         yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[9])
+    yield "s13_simulator.svg", fairness_simulator.picture("two classes")
+    yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
 
 
 def when_stored(prompt: int, new: int) -> str:

@@ -1,9 +1,9 @@
 """Step-by-step tables for the lessons, printed by the schedulers of solutions/ themselves.
 
-running_example: s10's four requests, nine steps; chunked_example, threshold_example: s11's two; evil_twin: the same limits, and a request that outgrew the budget;
-small_budget: a token budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs;
-real_lengths: s08's slot utilisation on the real Azure traces; and the tables of s14, in kit/unified.py. Use: python3
-tools/tables.py NAME
+running_example: s10's four requests, nine steps; evil_twin: the same limits, and a request that outgrew the budget;
+chunked_example, threshold_example: s11's two; a_seat: s13's urgent request, which takes a seat; small_budget: a token
+budget of 4 for 8 seats; watermarks: what a reserve buys and what it costs; real_lengths: s08's slot utilisation on the
+real Azure traces; and the tables of s14, in kit/unified.py. Use: python3 tools/tables.py NAME
 """
 
 from __future__ import annotations
@@ -79,6 +79,16 @@ def threshold_example() -> None:
     long_example(long_prefill_token_threshold=4)
 
 
+def a_seat() -> None:
+    """s13: two seats, two requests of priority 10, an urgent one in the fourth step."""
+    from s13_fairness import FairScheduler
+
+    limits = {**EXAMPLE, "max_num_seqs": 2, "num_blocks": 100, "max_num_batched_tokens": 16}
+    load = [Request(*entry) for entry in (("A", range(4), 8, 0, 10), ("B", range(4), 6, 1, 10),
+            ("H", range(4), 3, 3, 0))]  # fmt: skip
+    steps(load, Config(**limits, policy="priority", preempt_for_priority=True), 20, FairScheduler)
+
+
 def small_budget() -> None:
     config = Config(max_num_batched_tokens=4, max_num_seqs=8, num_blocks=100, watermark=0.0,
                     allow_small_budget=True, reject_unservable=False)  # fmt: skip
@@ -118,6 +128,6 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    tables = (running_example, evil_twin, chunked_example, threshold_example, small_budget, watermarks, real_lengths)
+    tables = (running_example, evil_twin, chunked_example, threshold_example, a_seat, small_budget, watermarks, real_lengths)
     own = {f.__name__: f for f in tables}
     {**own, **unified.TABLES}[sys.argv[1]]()

@@ -140,3 +140,10 @@ def positive(name: str, value: Any, least: int = 1) -> int:
             f"{name} is {value}; it must be at least {least}" if value < least else f"{name} is {value}; at most {MOST:,}"
         )
     return value
+
+
+def above_zero(name: str, value: Any) -> float:
+    """`value`, if it is a number above 0; else BadConfig says what it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise BadConfig(f"{name} is {value!r}; it must be a number above 0")
+    return value

@@ -23,6 +23,7 @@ ORDER = (
     "s10_scheduler",
     "s11_chunked_prefill",
     "s12_preemption",
+    "s13_fairness",
     "s14_unified_scheduler",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kit import exercise
-from kit.config import POLICIES, Config, positive
+from kit.config import POLICIES, Config, above_zero, positive
 from kit.errors import CourseError
 from kit.replay import translate
 from kit.report import dump_json, no_nan
@@ -36,6 +36,7 @@ ABOUT = {
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
     "s11_chunked_prefill": "Chunked prefill: a prompt in pieces that fill what the decodes leave of each step.",
     "s12_preemption": "Preemption: recompute or swap, whom to evict, where they wait, what thrash costs.",
+    "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
     "s14_unified_scheduler": "The unified scheduler: one rule, and every decision of vLLM's own, replayed and explained.",
 }
 
@@ -57,8 +58,9 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
     whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay; in s14: diff, explain,
-    request (a list), steps (first, last). What a lesson does not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
+    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13), replay; in s13
+    ttft_target, tpot_target, in ms; in s14: diff, explain, request (a list), steps (first, last). What a lesson does not offer
+    is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
@@ -91,13 +93,18 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
         policies = POLICIES if lesson < "s14" else ("fcfs", "priority")  # vLLM's
         add("--policy", metavar="P", type=_one_of("policy", policies), help=f"who is next: {', '.join(policies)}")
+        add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
+    if lesson.startswith("s13"):
+        for name, default in (("ttft", 500.0), ("tpot", 50.0)):
+            says = f"target of goodput in milliseconds, {default:g} if unset"
+            add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), default=default, help=says)
+    elif lesson >= "s10":
         add(
             "--mystery",
             metavar="A|B|C",
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
-        add("--replay", metavar="FILE", type=_file("replay"), help="run a file of workloads, print JSON lines")
     if lesson >= "s14":
         add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
         add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
@@ -283,6 +290,18 @@ def _count(option: str) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a whole number") from None
 
     return count
+
+
+def _above_zero(option: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            return above_zero(option, float(text))
+        except CourseError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{option} is {text!r}; it must be a number above 0") from None
+
+    return number
 
 
 def _span(text: str) -> tuple[int, int]:
