@@ -188,7 +188,7 @@ class FairScheduler(SwappingScheduler):
            of the victim, who waits now, unless step 3 has noted one before.
         3. The first reason of the pass that holds is `self.batch.head`.
         4. Pass on to the next only if `config.skip_blocked`, the reason is "blocks", and the request is not swapped out (in
-           `cpu_tables`): no other reason lets anybody else in. Otherwise stop.
+           `cpu_tables`). Otherwise stop: seats are short for everybody, and who lacks tokens of this step is served in the next.
         """
         for request in self.in_turn():
             wait = self.why_wait(request, budget)

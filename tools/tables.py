@@ -128,6 +128,15 @@ def real_lengths() -> None:
 
 
 if __name__ == "__main__":
-    tables = (running_example, evil_twin, chunked_example, threshold_example, a_seat, small_budget, watermarks, real_lengths)
+    tables = (
+        running_example,
+        evil_twin,
+        chunked_example,
+        threshold_example,
+        a_seat,
+        small_budget,
+        watermarks,
+        real_lengths,
+    )
     own = {f.__name__: f for f in tables}
     {**own, **unified.TABLES}[sys.argv[1]]()

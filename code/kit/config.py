@@ -44,7 +44,7 @@ class Config:
     From s12 on:
     cpu_blocks: KV blocks of CPU memory that victims are swapped to.
     From s13 on:
-    skip_blocked: a head that can't join lets others pass.
+    skip_blocked: a head that finds no blocks lets others pass.
     preempt_for_priority: with every seat taken, an urgent request takes that of a strictly less urgent one.
     aging_per_step: points by which a priority improves for each nanosecond waited (a replay's step takes one); it
         concerns the policy `priority` only.
