@@ -56,6 +56,7 @@ class Request:
     blocks: list[int] = field(init=False, default_factory=list)  # its block table: physical ids, in order
     order: int = field(init=False, default=0)  # its number in the order of `add`: every tie is settled by it
     num_preemptions: int = field(init=False, default=0)
+    eviction: int = field(init=False, default=0)  # its number in the order of evictions (s12); 0 if there was none
     recomputed_tokens: int = field(init=False, default=0)  # stored tokens that preemptions threw away
     finish_reason: str | None = field(init=False, default=None)
 
