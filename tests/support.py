@@ -531,7 +531,8 @@ Causes = Mapping[str, str]
 def expect_steps(where: str, run: Run, table: Sequence[str], see: str, causes: Causes | None = None) -> None:
     """Run an exact trace; the first step that differs fails, with a cause chosen from what differs.
 
-    table: one line a step, in the form of Row. causes: lesson-specific texts for the keys `joined` and `absent`.
+    table: one line a step, in the form of Row. causes: lesson-specific texts for the keys `joined`, `absent` and `wrongly`
+    (evicted).
     """
     __tracebackhide__ = True
     run.name = where
@@ -593,7 +594,10 @@ def _likely_cause(before: _Before, want: Row, got: Row, causes: Causes) -> str:
     if missed:
         return f"{before.grower}: evict the last admitted first"
     if wrongly:
-        return "nobody has to be evicted: evict while a request lacks *more* blocks than are free, an exact fit is enough"
+        return (
+            causes.get("wrongly")
+            or "nobody has to be evicted: evict while a request lacks *more* blocks than are free, an exact fit is enough"
+        )
     if joined and want.evicted:
         return "a step that evicts admits nobody: what it just freed would go to the newcomer"
     for name in want.tokens.keys() & got.tokens.keys():
