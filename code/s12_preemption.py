@@ -116,19 +116,19 @@ class SwappingScheduler(ChunkedScheduler):
         self.victim_key = victim_key
         self.cpu_pool = BlockPool(config.cpu_blocks, config.block_size) if config.cpu_blocks else None
         self.cpu_tables: dict[Request, list[int]] = {}  # swapped out -> where its KV lies
-        self.evictions = 0  # the later of two victims stands before the earlier
+        self.evictions = 0
         self.waiting = WaitingQueue(self.place)
 
     def place(self, request: Request) -> tuple[float, ...]:
         """Where a request that joins the queue stands: whose KV is on the CPU first, the others in the policy's order.
 
         First come first served puts a victim before everybody, even before one that it had overtaken: the order of `add` no
-        longer says that once swapped requests return before others (and s13 passes over a blocked head).
+        longer says that once swapped requests return before others (and s13 passes over a blocked head). Of two victims the
+        later stands in front.
         """
         key = self.policy.key(request)
-        if type(self.policy) is FCFS and request.num_preemptions:
-            self.evictions += 1
-            key = (-self.evictions,)
+        if type(self.policy) is FCFS and request.eviction:
+            key = (-request.eviction,)
         return (request not in self.cpu_tables, *key)
 
     @exercise
@@ -160,6 +160,7 @@ class SwappingScheduler(ChunkedScheduler):
         All copies out are made before all copies in. So once a step has brought somebody in, nobody can move out any more: the
         copy would read KV that has not arrived, or overwrite what has not left. (s13 evicts in its admission pass.)
         """
+        self.evictions = request.eviction = self.evictions + 1
         if self.batch.swapped_in or not self.swap_out(request):
             super()._park(request)
 

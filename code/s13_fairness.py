@@ -79,7 +79,7 @@ class FairShare(FCFS):
     def arrive(self, tenant: str, waiting: Iterable[str]) -> None:
         """A tenant without a waiting request gets one. Roughly 5 lines.
 
-        waiting: the tenants that have requests in the queue already.
+        waiting: the tenants that have requests in the queue already. A tenant without a counter has had 0.
         Idle time earns no credit: if its counter (0 for a new tenant) is below the smallest of theirs, lift it to that. With nobody
         waiting, lift it to the counter of `left_last` in the same way, if there is one. A counter never falls.
         """
@@ -94,6 +94,7 @@ class TokenRatio:
     """Extension. The share of its remaining max_tokens that a request is expected to use: SGLang's `new_token_ratio`.
 
     1 reserves to completion, 0 reserves nothing. Too low, and an eviction says so; too high, and nothing does: so it decays.
+    (SGLang *sets* its ratio after an eviction, which may lower it. Ours never falls by one.)
     """
 
     def __init__(self, start: float = 0.7, least: float = 0.1, decay: float = 0.001, ahead: int = 20):
@@ -104,7 +105,7 @@ class TokenRatio:
         """Take in one step and return the `ratio` for the next. Roughly 6 lines.
 
         running: those who run after it. evicted: whether it evicted anybody for memory.
-        Without an eviction it falls by `decay`, to no less than `least`. After one it rises to the share of their answers that
+        Without an eviction it falls by `decay`, to no less than `least`. After one, unless nobody runs, it rises to the share of their answers that
         those who run have made and will have made `ahead` tokens later, (their num_output_tokens + `ahead` for each of them) /
         (their max_tokens), summed above and below the line; never to more than 1, and it never falls by that.
         """
@@ -148,7 +149,7 @@ class FairScheduler(SwappingScheduler):
         return request.num_tokens + math.ceil(self.estimate.ratio * (request.max_kv_slots - request.num_tokens))
 
     def promised(self, request: Request) -> int:
-        """Blocks that a running request doesn't have yet, and may come to need."""
+        """Blocks that a request which runs, or is about to, doesn't have yet and may come to need."""
         return blocks_needed(self.slots(request), self.config.block_size) - len(request.blocks)
 
     def in_turn(self) -> Iterator[Request]:
@@ -167,7 +168,7 @@ class FairScheduler(SwappingScheduler):
         1. Without a reason `self.join` it, and go on with the next.
         2. With the reason "seats" and `config.preempt_for_priority`, ask `self.seat_for(request, budget)`. If that names somebody,
            preempt them, which gives tokens back to the budget, and `join` the request. Nobody else joins: stop, with the reason
-           of the victim, who waits now, unless step 3 has noted one before.
+           of the victim, who waits now (`why_wait` says "eviction"), unless step 3 has noted one before.
         3. The first reason of the pass that holds is `self.batch.head`.
         4. Pass on to the next only if `config.skip_blocked`, the reason is "blocks", and the request is not swapped out (in
            `cpu_tables`). Otherwise stop: seats are short for everybody, and who lacks tokens of this step is served in the next.

@@ -332,9 +332,9 @@ def a_blocked_head(lab: Lab) -> dict[str, Any]:
     waits, skips = [row[5] for row in rows[::2]], [row[5] for row in rows[1::2]]
     waited, skipped = rows[-2:]
     _say(
-        f"Waiting, the large one gets in after {waits[-1]} s, whatever comes behind it. Skipped, it waits {' and '.join(skips)} s: until the "
+        f"Waiting, the large one gets in after {' and '.join(waits)} s, however long the stream. Skipped, it waits {' and '.join(skips)} s: until the "
         "small ones run out, for they take each block that comes free before enough of them are free together. That is starvation. And "
-        "it doesn't stop there: among the small ones too the smaller pass the larger. In the longest stream the p99 of prompts below 64 "
+        "it doesn't stop there: among the small ones too the smaller pass the larger. In the longer stream the p99 of prompts below 64 "
         f"tokens goes from {waited[-2]} to {skipped[-2]} s, that of 128 and more from {waited[-1]} to {skipped[-1]}. Who passes over a "
         "head that lacks blocks has made the queue smallest first."
     )
@@ -376,7 +376,8 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
     _heading("5. How much to promise")
     _say(
         "300 small requests (prompt 16-160, output 16-96) at 25 a second in a pool of 60, 256 seats, budget 1,024. First each asks for "
-        "exactly what its answer takes; then all ask for 500 tokens and end by EOS at the same lengths as before."
+        "exactly what its answer takes; then all ask for 500 tokens and end by EOS at the same lengths as before. (`chunk` and "
+        "`full_prompt` are one here: a prompt of at most 160 tokens is its own first chunk.)"
     )
     columns = (
         "max_tokens",
@@ -389,7 +390,7 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
         "rec/new",
         "most running",
     )
-    rows = []
+    rows, ratios = [], []
     for limit in (None, 500):
         for mode in MODES:
             load, lengths = cautious(limit)
@@ -400,14 +401,19 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
             rows.append(("as needed" if limit is None else f"{limit}", mode, round(report.tokens_per_s), round(report.ttft_ms(50)),
                          round(report.ttft_ms(99)), round(report.longest_gap_ms), report.preemptions,
                          f"{100 * report.rec_new:.1f}%", max(report.num_running)))  # fmt: skip
+            if estimate is not None:
+                ratios.append(estimate.ratio)
     print(table(columns, rows) + "\n")
-    chunk, safe, wide, wide_estimate, wide_chunk = rows[0], rows[3], rows[7], rows[6], rows[4]
+    chunk, estimated, safe, wide_chunk, wide_estimate, wide = (rows[i] for i in (0, 2, 3, 4, 6, 7))
+    floor = lab.lesson.TokenRatio().least
+    used = sum(lengths.values()) / len(lengths) / 500
+    end = "it falls to its floor" if ratios[1] == floor else f"it ends at {ratios[1]:.2f}"
     _say(
         f"Thrash beats caution: reserving to completion evicts nobody and makes {safe[2]} tokens/s, against {chunk[2]} with "
         f"{chunk[6]} evictions. What caution buys is the longest pause, {safe[5]} ms against {chunk[5]}. With a max_tokens that nobody "
-        f"uses it is worse by far: {wide[2]} against {wide_chunk[2]}, and at most {wide[8]} at a time. The estimate learns "
-        f"what answers really take: {wide_estimate[2]} tokens/s, {wide_estimate[6]} evictions, a longest pause of "
-        f"{wide_estimate[5]} ms."
+        f"uses it is worse by far: {wide[2]} against {wide_chunk[2]}, and at most {wide[8]} at a time. The estimate makes "
+        f"{wide_estimate[2]} tokens/s with {wide_estimate[6]} evictions: {end}, {floor:g}, and nothing contradicts it, for answers take "
+        f"{used:.2f} of what they ask. Where they take all of it, {estimated[6]} evictions tell it so."
     )
     return {"rows": [dict(zip(columns, row)) for row in rows]}
 
@@ -425,7 +431,7 @@ def in_time(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
         "`add` whoever is predicted beyond the TTFT target: by s10's guess, or by the mended one."
     )
     base = sys.modules[lab.scheduler.__mro__[-2].__module__].Scheduler.predict_ttft_ms
-    rows = []
+    rows, slowest_ms = [], 0.0
     for rate in (16.0, 20.0):
         for name in ("", "s10's guess", "mended"):
             config = Config(max_num_batched_tokens=512, max_num_seqs=32, num_blocks=4000)
@@ -436,18 +442,27 @@ def in_time(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
                 subject.predict_ttft_ms = base.__get__(subject)
             report = lab.engine(subject, None, traces.story_c(600, rate=rate)).run()
             good = lab.lesson.goodput(report.rows, ttft_ms, tpot_ms)
+            slowest_ms = max(slowest_ms, *map(_tpot_ms, report.finished))
             in_ttft = sum(row.ttft_ms <= ttft_ms for row in report.finished)
             rows.append((f"{rate:g}/s", name or "-", len(report.refused), len(report.finished), in_ttft, good,
                          round(report.ttft_ms(50)), round(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
     columns = ("arrivals", "refuse", "refused", "served", "TTFT met", "good", "TTFT p50", "p99 ms", "tok/s")
     print(table(columns, rows) + "\n")
     late, low, mended = rows[3:]
+    drags = f"TTFT decides alone: nobody's TPOT is above {slowest_ms:.0f} ms. With --tpot-target 20 it counts too."
+    if any(row[4] != row[5] for row in rows):
+        drags = f"TPOT decides too: it goes up to {slowest_ms:.0f} ms."
     _say(
         f"At {late[0]} the throughput is {late[8]:,} tokens/s, and {late[5]} of 600 are served in "
         f"time. s10's guess counts tokens only, refuses {low[2]}, and leaves {low[5]} in time. The mended one counts seats too: it "
-        f"refuses {mended[2]} and leaves {mended[5]}. A guess that is too low is worth little: everybody it lets in makes the others late."
+        f"refuses {mended[2]} and leaves {mended[5]}. A guess that is too low is worth little: everybody it lets in makes the others late. "
+        + drags
     )
     return {"rows": [dict(zip(columns, row)) for row in rows]}
+
+
+def _tpot_ms(row: Row) -> float:
+    return (row.finish_ns - (row.first_token_ns or 0)) / max(row.output_tokens - 1, 1) / 1e6
 
 
 # One trace of the user's ----------------------------------------------------------------------------------------------
