@@ -234,15 +234,6 @@ class UnifiedScheduler:
             self.pool.register(request.blocks[first:full], self.chain(request)[first:full])
 
     @exercise
-    def name_computed(self, batch: Batch) -> None:
-        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
-
-        Of each request in the batch, unless it has ended meanwhile (`finish_reason`) and lost its blocks: `self.name_blocks(request,
-        tokens that it had before the step)`.
-        """
-        raise NotImplementedError
-
-    @exercise
     def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
         """R9. Take the tokens of an executed step. Returns who finished. Roughly 6 lines.
 
@@ -250,6 +241,15 @@ class UnifiedScheduler:
         2. `append_tokens(batch, tokens)` appends in scheduled order, and returns those who end.
         3. Each of those leaves through `abort` with its own `finish_reason`: its blocks are free at once. Its last token was
            sampled and is never fed, so its KV is never computed.
+        """
+        raise NotImplementedError
+
+    @exercise
+    def name_computed(self, batch: Batch) -> None:
+        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
+
+        Of each request in the batch: `self.name_blocks(request, tokens that it had before the step)`. But pass over one that has ended
+        meanwhile (`finish_reason`): it has no blocks any more, and its names, once taken out, would be written down again.
         """
         raise NotImplementedError
 

@@ -272,17 +272,6 @@ class UnifiedScheduler:
             self.pool.register(request.blocks[first:full], self.chain(request)[first:full])
 
     @exercise
-    def name_computed(self, batch: Batch) -> None:
-        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
-
-        Of each request in the batch, unless it has ended meanwhile (`finish_reason`) and lost its blocks: `self.name_blocks(request,
-        tokens that it had before the step)`.
-        """
-        for request, n in batch.tokens.items():
-            if request.finish_reason is None:
-                self.name_blocks(request, request.num_computed_tokens - n)
-
-    @exercise
     def update(self, batch: Batch, tokens: Mapping[str, list[int]]) -> list[Request]:
         """R9. Take the tokens of an executed step. Returns who finished. Roughly 6 lines.
 
@@ -297,6 +286,17 @@ class UnifiedScheduler:
         for request in finished:
             self.abort(request.id, request.finish_reason)
         return finished
+
+    @exercise
+    def name_computed(self, batch: Batch) -> None:
+        """Extension. The safe mode's R7: name the blocks that an executed step has filled. Roughly 3 lines.
+
+        Of each request in the batch: `self.name_blocks(request, tokens that it had before the step)`. But pass over one that has ended
+        meanwhile (`finish_reason`): it has no blocks any more, and its names, once taken out, would be written down again.
+        """
+        for request, n in batch.tokens.items():
+            if request.finish_reason is None:
+                self.name_blocks(request, request.num_computed_tokens - n)
 
     def abort(self, request_id: str, reason: str | None = "abort") -> Request | None:
         """End a request in whatever state it is and return it; None if no such request is live. Cached blocks stay cached."""

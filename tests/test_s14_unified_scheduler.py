@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.config import Config
+from kit.decisions import first_divergence, replay
 from kit.errors import DuplicateRequest, RequestRefused
 from kit.request import Request
 from kit.worker import Worker, WorkerError, message
+from kit.workloads import read_workloads
 from s14_unified_scheduler import LongestPrefixFirst, SchedulerOutput, UnifiedScheduler
 from support import Run, attempt, expect, lone_output, mismatch, queue, request, run_to_end, sampled, seat, show
 
@@ -227,14 +231,14 @@ class TestLookUp:
         scheduler = machine()
         remember(scheduler, range(8))
         cause = "prefix_caching is off: return [] before anything is looked up"
-        expect("the same prompt was there", "look_up(A)", scheduler.look_up(ask("A", range(9))), [], cause, CACHE)
+        expect("the same prompt was there", "look_up(A)", scheduler.look_up(ask("A", range(9))), [], cause, JOIN)
 
     def test_the_longest_chain_is_found(self):
         scheduler = machine(prefix_caching=True)
         blocks = remember(scheduler, range(12))
         one = ask("A", [*range(8), *range(90, 99)])
         cause = "pool.lookup(self.chain(request), request.num_tokens)"
-        expect("A shares 8 of 12 cached tokens", "look_up(A)", scheduler.look_up(one), blocks[:2], cause, CACHE)
+        expect("A shares 8 of 12 cached tokens", "look_up(A)", scheduler.look_up(one), blocks[:2], cause, JOIN)
 
     @pytest.mark.parametrize("length, found", [(8, 1), (9, 2)])
     def test_one_token_is_left_to_compute(self, length, found):
@@ -242,7 +246,7 @@ class TestLookUp:
         blocks = remember(scheduler, range(12))
         cause = "R4a: at most floor((L - 1) / 4) blocks, or nothing is computed that could be sampled from"
         got = scheduler.look_up(ask("A", range(length)))
-        expect(f"A's {length} tokens are all cached", "look_up(A)", got, blocks[:found], cause, CACHE)
+        expect(f"A's {length} tokens are all cached", "look_up(A)", got, blocks[:found], cause, JOIN)
 
     def test_outputs_are_found_too(self):
         scheduler = machine(prefix_caching=True)
@@ -250,7 +254,7 @@ class TestLookUp:
         blocks = remember(scheduler, [*one.prompt, *one.output])
         cause = "R4a: prompt *and* outputs. An evicted request finds its own KV again: num_tokens, not len(prompt)"
         expect(
-            "A was evicted with 6 + 3 tokens, 8 of them cached", "look_up(A)", scheduler.look_up(one), blocks, cause, CACHE
+            "A was evicted with 6 + 3 tokens, 8 of them cached", "look_up(A)", scheduler.look_up(one), blocks, cause, JOIN
         )
 
 
@@ -282,7 +286,13 @@ class TestFit:
     def test_the_whole_of_it_must_fit_where_the_gate_is_on(self):
         scheduler = machine(blocks=5, admission="full_prompt")
         cause = "R5: with admission full_prompt all that it knows, not its first chunk: num_tokens in place of tokens"
-        self.fits((4, 5), "A has 13 + 2 tokens, its first chunk 4", cause, scheduler, request("A", 13, 9, made=2), [], 4)
+        self.fits((3, 5), "A's prompt has 11 tokens, its first chunk 4", cause, scheduler, request("A", 11, 9), [], 4)
+
+    def test_the_whole_of_it_is_prompt_and_outputs(self):
+        scheduler = machine(blocks=5, admission="full_prompt")
+        cause = "R5: all that it knows is num_tokens, its outputs too: their KV was lost with the prompt's"
+        one = request("A", 11, 9, made=2)
+        self.fits((4, 5), "A was evicted with 11 + 2 tokens, its first chunk 4", cause, scheduler, one, [], 4)
 
     def test_the_watermark_is_kept_for_those_who_run(self):
         scheduler = machine(blocks=20, watermark=0.1)
@@ -606,6 +616,17 @@ class TestTheRefund:
         expect(self.WHERE, "batch.tokens", show(scheduler.batch.tokens), "B1 C6", cause, YIELD)
         expect(self.WHERE, "running_pass(12) returned", left, 5, cause, YIELD)
 
+    def test_who_needed_the_blocks_gets_no_more_than_it_asked_for(self):
+        options = dict(policy="priority", long_prefill_token_threshold=8)
+        scheduler = machine(budget=12, blocks=4, **options)
+        half_done(scheduler, request("A", 20, 4, priority=9), 4)
+        half_done(scheduler, request("B", 20, 4), 4)
+        where = "threshold 8: A (priority 9) gets 8 of 12 tokens; B asks for the 4 that are left, lacks a block, and A is evicted"
+        left = attempt(where, "running_pass(12)", YIELD, scheduler.running_pass, 12)
+        cause = "n is asked for once, before the evictions; what they give back is for those behind"
+        expect(where, "batch.tokens", show(scheduler.batch.tokens), "B4", cause, YIELD)
+        expect(where, "running_pass(12) returned", left, 8, cause, YIELD)
+
     def test_its_tokens_were_never_stored(self):
         scheduler, a, _ = self.served_then_evicted()
         cause = "of A's 12 tokens only 4 were ever stored: those of this step are not thrown away"
@@ -812,6 +833,8 @@ class TestTheSafeMode:
         scheduler.update(batch, {})
         got = [name for name in scheduler.pool.names if name is not None]
         expect("A was aborted while its step ran", "names in the pool", got, [], "pass over who has a finish_reason", HUNT)
+        cause = "pass over who has a finish_reason: `chain` would write down its names again, and nobody takes them out"
+        expect("A was aborted while its step ran", "requests in `names`", ids(scheduler.names), [], cause, HUNT)
 
     def test_who_ends_with_the_step_leaves_its_blocks_cached(self):
         scheduler = machine(prefix_caching=True, safe=True)
@@ -893,3 +916,34 @@ class TestLongestPrefixFirst:
             run.update(batch)
             if run.now > 600:
                 run.stuck(batch, 1)
+
+
+@lru_cache
+def recorded() -> list[tuple[str, dict]]:
+    return list(read_workloads(Path(__file__).parent / "data" / "vllm" / "traces.jsonl.gz"))
+
+
+RULES = {"R0": SIZE, "R1": SIZE, "R2": YIELD, "R3": YIELD, "R4": JOIN, "R4a": JOIN, "R5": JOIN, "R8": AFTER, "R9": AFTER}
+
+
+class TestRecordings:
+    """Every decision of vLLM 0.33.0's own scheduler on 329 workloads. More about a difference, with the reasons:
+    python3 course.py run s14 --replay tests/data/vllm/traces.jsonl.gz --diff
+    """
+
+    @pytest.mark.parametrize("caching", [False, True], ids=["no cache", "cache"])
+    @pytest.mark.parametrize("policy", ["fcfs", "priority"])
+    @pytest.mark.parametrize("part", [1, 2])
+    def test_every_decision_is_vllms(self, part, policy, caching):
+        for name, workload in recorded()[part - 1 :: 2]:
+            config = workload["config"]
+            if (config["policy"], config["enable_prefix_caching"]) != (policy, caching):
+                continue
+            where = f"the recorded workload {name}"
+            found = attempt(where, "its replay", YIELD, replay, workload, UnifiedScheduler)
+            first = first_divergence(workload, found)
+            if first is not None:
+                when = "at the end" if first.step is None else f"step {first.step} (from 0)"
+                cause = f"{first.rule}\nrun s14 --replay tests/data/vllm/traces.jsonl.gz --diff says more"
+                see = RULES.get(first.rule.partition(" ")[0].rstrip(","), CACHE)
+                mismatch(f"{where}, {when}: vLLM decided otherwise", first.what, first.ours, first.theirs, cause, see)
