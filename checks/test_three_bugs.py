@@ -91,6 +91,23 @@ def test_a_victim_is_visited_again(mended):
     assert got.scheduled == ({"A": 1} if mended else {"A": 1, "B": 4})
 
 
+def test_the_first_can_end_in_an_endless_wait():
+    scheduler = sketch("flag", "again")(8, 4, 2, 4)
+    scheduler.waiting += [Item("A", 3), Item("B", 4)]
+    scheduled = []
+    for _ in range(9):
+        scheduled.append(scheduler.schedule())
+        for item in scheduler.running:
+            item.known += item.computed == item.known
+    assert scheduled[:3] == [{"A": 3, "B": 4}, {"A": 1, "B": 1}, {"A": 1}] and not any(scheduled[3:])
+    assert [one.id for one in scheduler.waiting] == ["A", "B"] and not scheduler.running
+
+
+def test_the_third_can_evict_somebody_who_was_served():
+    got = step(sketch("itself", "flag"), 8, 0, Item("A", 5, 4, 1), Item("C", 2, 1, 1), Item("B", 8, 7, 2))
+    assert got.scheduled == {"A": 1, "C": 1, "B": 6} and got.waiting == ["C", "B"]
+
+
 def test_without_tight_memory_nobody_notices():
     running = [Item("A", 5, 4, 1), Item("B", 8, 7, 2)]
     assert step(sketch(), 8, 9, *running).scheduled == {"A": 1, "B": 1}

@@ -113,14 +113,15 @@ def explaining(scheduler: Any) -> Any:
             for request in running:
                 if request in batch.tokens or request in batch.preempted:
                     continue
-                then, n = self._sizes.get(request, (left, -1))
+                _, n = self._sizes.get(request, (left, -1))
                 behind = request.num_tokens - request.num_computed_tokens
                 if n == 0:
-                    why = f"R1 it is behind by {behind:,}, {then:,} tokens left, and nothing may be cut"
+                    why = f"R1 it may have 0 of the {behind:,} that it is behind by" if behind else "R1 it has caught up"
                 elif left <= 0:
                     why = f"R1 the budget of {budget:,} is used up"
-                else:
-                    why = f"R2 {batch.preempted[-1].id} evicted itself, which ends the pass" if batch.preempted else "R1"
+                else:  # not by the rules: a scheduler in the making may end its pass early, or step over somebody
+                    after = f" after {batch.preempted[-1].id} was evicted" if batch.preempted else ""
+                    why = f"R1 it was not looked at{after}, {count(left, 'token')} left"
                 self.tell(f"{request.id} computes nothing: {why}", request)
             return left
 

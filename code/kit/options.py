@@ -58,7 +58,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
     whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13), replay; in s13
+    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, replay, up to s12 mystery; in s13
     ttft_target, tpot_target, in ms; in s14: diff, explain, request (a list), steps (first, last). What a lesson does not offer
     is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
@@ -98,7 +98,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         for name, default in (("ttft", 500.0), ("tpot", 50.0)):
             says = f"target of goodput in milliseconds, {default:g} if unset"
             add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), default=default, help=says)
-    elif lesson >= "s10":
+    elif "s10" <= lesson < "s13":
         add(
             "--mystery",
             metavar="A|B|C",

@@ -19,7 +19,6 @@ from kit.config import Config
 from kit.decisions import LESSON as NUMBER
 from kit.decisions import Decisions, first_divergence, recorded, replay, report
 from kit.errors import BadTrace, CourseError
-from kit.exercise import graft
 from kit.experiments import label
 from kit.explaining import explaining, narrowed
 from kit.replay import translate
@@ -46,7 +45,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
         return stories.tell(args, lambda config: scheduler(config, safe=True), engine)  # what a model reads must be written
     if args.trace:
         result = incidents.run_trace(args, scheduler, engine)
-    elif any((args.budget, args.blocks, args.policy, args.config, args.mystery)):
+    elif any((args.budget, args.blocks, args.policy, args.config)):
         result = _one_load(args, scheduler, engine)
     else:
         print(f"Every millisecond below is {label()}.")
@@ -331,28 +330,12 @@ class Counting:
 
 
 def _one_load(args: argparse.Namespace, scheduler: Any, engine: Any) -> dict[str, Any]:
-    """The shared prefix under the user's own limits, or a mystery beside the scheduler it was made from."""
+    """The shared prefix under the user's own limits."""
     config = options.config_from(args, max_num_batched_tokens=512, max_num_seqs=16, num_blocks=800)
-
-    def run() -> Report:
-        requests = shared_prefix()
-        for i, request in enumerate(requests):
-            request.priority = i % 3
-        return engine(scheduler(config), None, requests).run()
-
-    title, right = "60 requests that begin with the same 600 tokens, priorities 0, 1, 2 in turn", run()
-    if not args.mystery:
-        incidents.print_summary(title, config, right)
-        return right.to_json()
-    graft(incidents.mystery(args.mystery, LESSON), sys.modules[scheduler.__module__].__dict__)
-    wrong = run()
-    print(f"Mystery {args.mystery}: something in it is wrong. Find the limits that show what.\n")
-    incidents.print_limits(title, config)
-    rows = [
-        (name, len(r.finished), *incidents._headline(r))
-        for name, r in (("as it was", right), (f"mystery {args.mystery}", wrong))
-    ]
-    print(table(("scheduler", "finished", *incidents._COLUMNS), rows))
-    if wrong.diagnosis:
-        print(f"\nmystery {args.mystery} is {wrong.end}: {wrong.diagnosis}")
-    return {"as_it_was": right.to_json(), "mystery": wrong.to_json()}
+    requests = shared_prefix()
+    for i, request in enumerate(requests):
+        request.priority = i % 3
+    result: Report = engine(scheduler(config), None, requests).run()
+    title = "60 requests that begin with the same 600 tokens, priorities 0, 1, 2 in turn"
+    incidents.print_summary(title, config, result)
+    return result.to_json()

@@ -350,9 +350,9 @@ def one_rule_changed() -> None:
 
 
 def questions(documents: int = 12, each: int = 12, length: int = 256, seed: int = 14) -> list[Request]:
-    """`each` questions about every one of `documents` texts of `length` tokens, shuffled: all there at once, but for strangers.
+    """About `each` questions about every one of `documents` texts of `length` tokens, shuffled, all there at once.
 
-    Every sixteenth request is a stranger's: a prompt of its own, nothing of which is ever cached.
+    Every sixteenth request is a stranger's in place of a question: a prompt of its own, nothing of which is ever cached.
     """
     rng = Random(seed)
     texts = [[rng.randrange(50_000) for _ in range(length)] for _ in range(documents)]
