@@ -169,6 +169,9 @@ def pytest_make_collect_report(collector):
     lessons.activate(collector.path)
     if not LESSON.fullmatch(lessons.under_test):
         return None
+    if missing := no_torch(lessons.under_test):
+        where = (str(collector.path), 0, f"{lessons.under_test} {missing}")
+        return pytest.CollectReport(collector.nodeid, "skipped", where, [])
     option = collector.config.option
     alarm = Alarm(getattr(option, "timeout", 0) or 0, collector.nodeid, lambda: None)
     alarm.set()
@@ -197,6 +200,14 @@ def pytest_collectreport(report):
     if report.failed and all(report.nodeid != failure["test"] for failure in result.failed):
         result.failed.append({"test": report.nodeid, "where": "", "message": report.longreprtext.strip()})
     return (yield)
+
+
+def no_torch(lesson: str) -> str:
+    """Why a lesson on kernels can't be imported here, if it can't. Torch is loaded outside of the time limit: it takes seconds."""
+    file = ROOT / "code" / f"{lesson}.py"
+    if not file.exists() or "from kit.gpu import" not in file.read_text("utf-8", "replace"):
+        return ""
+    return importlib.import_module("kit.gpu").lacking(kernels=False)
 
 
 def imported_names(test_file: Path, lesson: str) -> list[str]:
@@ -255,7 +266,7 @@ def pytest_runtest_makereport(item, call):
         result.passed += 1
     if rang is None and (call.excinfo is None or report.outcome == "skipped"):
         return report
-    error = call.excinfo.value if call.excinfo is not None else None
+    error = in_kernel(call.excinfo.value) if call.excinfo is not None else None
     if rang is not None and not isinstance(error, TooSlow):
         error = rang
     todo = not_written(error)
@@ -273,6 +284,13 @@ def pytest_runtest_makereport(item, call):
         if item.config.option.tbstyle == "auto":
             report.longrepr = message
     return report
+
+
+def in_kernel(error: BaseException) -> BaseException:
+    """What went wrong inside a kernel, out of the errors in which Triton's interpreter wraps it, one for each call."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def not_written(error: BaseException | None) -> NotWritten | None:
