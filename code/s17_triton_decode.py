@@ -220,9 +220,10 @@ def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq
         raise ValueError(f"block ids from {low} to {high} in the tables: the cache has blocks 0 to {num_blocks - 1}")
 
 
-def tile_for(q: Tensor) -> int:
-    """Tokens a tile: as many as leave the registers room. float32 rows are twice as wide."""
-    return 32 if q.dtype == torch.float32 and q.shape[-1] > 64 else 64
+def tile_for(q: Tensor, rows: int = LARGEST_GROUP) -> int:
+    """Tokens a tile: as many as no register is spilled for, says tools/compile_kernels.py. float32 takes twice the room."""
+    tile = 32 if q.dtype == torch.float32 else 64
+    return tile // 2 if q.shape[-1] > 64 and (tile == 32 or rows > LARGEST_GROUP) else tile
 
 
 def launch_options(q: Tensor) -> dict[str, Any]:

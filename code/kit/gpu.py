@@ -28,6 +28,8 @@ HAS_GPU = torch is not None and torch.cuda.is_available()
 if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # a * b + c is one instruction; later versions want it said
+
 with suppress(ImportError):
     tl = import_module("triton.language")
     triton = import_module("triton")
