@@ -26,7 +26,10 @@ from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mode
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kit.gpu import Launch
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bytes of shared memory that one block may have. NVIDIA: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -46,16 +49,6 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 @dataclass
-class Variant:
-    """A kernel as a launch would compile it: recorded from the launching functions themselves."""
-
-    name: str
-    kernel: Any
-    args: tuple[Any, ...]  # what it was launched with: tensors and numbers
-    constants: dict[str, Any]  # those of the kernel, and options such as num_warps
-
-
-@dataclass
 class Compiled:
     """What a variant uses of a target."""
 
@@ -67,32 +60,15 @@ class Compiled:
     copies: int = 0  # asynchronous copies among them
 
 
-class Recorder:
-    """Stands in for a kernel and keeps its launches."""
-
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self.launches: list[tuple[tuple, dict]] = []
-
-    def __getitem__(self, grid: Any) -> Callable:
-        return lambda *args, **constants: self.launches.append((args, constants))
-
-
-def variants(quick: bool) -> Iterator[Variant]:
-    """All that is compiled: data types, head sizes, groups and block sizes; the two models' shapes among them."""
+def variants(quick: bool) -> Iterator[tuple[str, Launch]]:
+    """(name, launch) of all that is compiled: data types, head sizes, groups and block sizes; the two models' shapes among them."""
     import s17_triton_decode as s17
     import s18_triton_prefill as s18
+    from kit.gpu import launches
     from kit.ragged import ragged
 
-    def record(module: Any, kernel: str, name: str, launch: Callable, *args: Any) -> Variant:
-        kernels = {key: value for key, value in vars(module).items() if key.endswith("_kernel")}
-        stand_ins = {key: Recorder(value) for key, value in kernels.items()}
-        vars(module).update(stand_ins)
-        try:
-            launch(*args)
-        finally:
-            vars(module).update(kernels)
-        return Variant(name, kernels[kernel], *stand_ins[kernel].launches[-1])
+    def one(module: Any, kernel: str, *call: Any) -> Launch:
+        return [launch for launch in launches(module, *call) if launch.name == kernel][-1]
 
     shapes = [(4, 16, 0)] if quick else [(1, 8, 0), (2, 16, 0), (4, 16, 0), (4, 16, 128), (16, 256, 0)]
     for dtype, head_dim in [(dtype, head_dim) for dtype in SHORT for head_dim in (64, 128) if head_dim == 128 or not quick]:
@@ -108,17 +84,17 @@ def variants(quick: bool) -> Iterator[Variant]:
             shape = f"{kind}-g{group}-b{block_size}" + (f"-w{window}" if window else "")
             stored = [14 * block_size] * 2  # with two spare ones, 16 entries in a row of the table
             chunks, decodes = ragged(0, stored, [9, 1], **options), ragged(0, stored, [1, 1], **options)
-            yield record(s17, "decode_kernel", f"decode-{shape}", s17.paged_decode, *decodes.decode, window, 1)
-            yield record(s18, "attention_kernel", f"mixed-{shape}", s18.paged_attention, *chunks.mixed, window)
+            yield f"decode-{shape}", one(s17, "decode_kernel", s17.paged_decode, *decodes.decode, window, 1)
+            yield f"mixed-{shape}", one(s18, "attention_kernel", s18.paged_attention, *chunks.mixed, window)
             if (group, window) == (4, 0):
-                yield record(s18, "attention_kernel", f"mixed1-{shape}", s18.paged_attention, *decodes.mixed)
-                yield record(s18, "write_kernel", f"write-{shape}", s18.write_kv, *chunks.to_write())
+                yield f"mixed1-{shape}", one(s18, "attention_kernel", s18.paged_attention, *decodes.mixed)
+                yield f"write-{shape}", one(s18, "write_kernel", s18.write_kv, *chunks.to_write())
         for splits in (8,) if quick else (2, 8, 64):
             long = ragged(0, [64 * 64], dtype=dtype, head_dim=head_dim)
-            yield record(s17, "reduce_kernel", f"reduce-{kind}-s{splits}", s17.paged_decode, *long.decode, 0, splits)
+            yield f"reduce-{kind}-s{splits}", one(s17, "reduce_kernel", s17.paged_decode, *long.decode, 0, splits)
 
 
-def compiled(variant: Variant, target: str, hints: bool) -> Compiled:
+def compiled(variant: Launch, target: str, hints: bool) -> Compiled:
     """Compile a variant; hints: tell the compiler which arguments are multiples of 16, as a launch does."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -171,7 +147,7 @@ def faults(target: str, result: Compiled) -> list[str]:
     return found
 
 
-_CHOSEN: dict[str, Variant] = {}  # what is compiled, by its name: a kernel can't be sent to another process
+_CHOSEN: dict[str, Launch] = {}  # what is compiled, by its name: a kernel can't be sent to another process
 
 
 def work(task: tuple[str, str, bool]) -> Compiled:
@@ -231,10 +207,10 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache  # from the cache there would be no log
-        for variant in variants(args.quick):
-            if variant.name.startswith(args.only):
-                variant.constants.update({"TILE": args.tile} if args.tile and "TILE" in variant.constants else {})
-                _CHOSEN[variant.name] = variant
+        for name, launch in variants(args.quick):
+            if name.startswith(args.only):
+                launch.constants.update({"TILE": args.tile} if args.tile and "TILE" in launch.constants else {})
+                _CHOSEN[name] = launch
         names = list(_CHOSEN)
         if not names:
             print(f"no variant's name begins with {args.only!r}", file=sys.stderr)

@@ -11,10 +11,12 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-from kit import exercise
+from kit import exercise, reach
 from kit.errors import CourseError
 
 torch: Any = None
@@ -35,6 +37,8 @@ with suppress(ImportError):
     triton = import_module("triton")
 
 INTERPRETED = triton is not None and bool(triton.knobs.runtime.interpret)
+if INTERPRETED:
+    reach.watch()
 DEVICE = "cuda" if HAS_GPU and triton is not None and not INTERPRETED else "cpu"
 
 
@@ -44,12 +48,48 @@ def jit(function: Callable) -> Any:
         return function
     kernel = triton.jit(function)
 
-    def ask(*args: object, **kwargs: object) -> None:
+    def before(*args: Any, **kwargs: Any) -> None:
         if exercise.strict:
             exercise.ask_for_unwritten(kernel.fn)
+        if INTERPRETED:
+            reach.launched(kernel.arg_names, args, kwargs)
 
-    kernel.add_pre_run_hook(ask)
+    kernel.add_pre_run_hook(before)
     return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a kernel, to be looked at or to be made again."""
+
+    name: str
+    kernel: Any
+    grid: tuple[int, ...]
+    args: tuple[Any, ...]
+    constants: dict[str, Any]
+
+    def again(self) -> None:
+        self.kernel[self.grid](*self.args, **self.constants)
+
+
+def launches(module: ModuleType, function: Callable, *args: Any, **options: Any) -> list[Launch]:
+    """What `function` of a lesson launches of the lesson's kernels (its names that end in _kernel), none of which runs."""
+    kernels = {name: value for name, value in vars(module).items() if name.endswith("_kernel")}
+    found: list[Launch] = []
+
+    class Recorder:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
+            return lambda *a, **constants: found.append(Launch(self.name, kernels[self.name], grid, a, constants))
+
+    vars(module).update({name: Recorder(name) for name in kernels})
+    try:
+        function(*args, **options)
+    finally:
+        vars(module).update(kernels)
+    return found
 
 
 def lacking(kernels: bool = True) -> str:

@@ -1,16 +1,14 @@
 """Ragged batches for the lessons on kernels, made to be misread: shuffled block tables, NaN wherever nothing may be read.
 
 `ragged(seed, lengths)` makes a batch, `reference` computes its attention in float64, `verdict` compares a kernel's output with
-that and names the likely mistake, `poisoned` makes what a kernel forgets to store visible. Around every tensor lies memory
-that may be read by mistake: a wrong address ends in a message, not in the end of the process.
+that and names the likely mistake, `poisoned` makes what a kernel forgets to store visible. Addresses outside of all tensors are
+kit.reach's concern.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from kit.gpu import DEVICE, torch
 Tensor = Any
 TOLERANCE = {"float32": 3e-7, "float16": 5e-4, "bfloat16": 7e-3}  # of the relative error against float64
 POISON = 54321.0  # what an output holds before a kernel stores it: no attention over normal values comes near
-REACH = 2**31  # elements: as far as a product in 32 bits can miss
+REACH = 2**31  # elements: as far as an offset in 32 bits goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class Ragged:
     seq_lens: Tensor  # [num_seqs] int32, its queries' tokens included
     query_start_loc: Tensor  # [num_seqs + 1] int32
     trap: int  # a block full of NaN that no request owns
+    first: int = 0  # the blocks before this one hold nothing, not even NaN
 
     @property
     def block_size(self) -> int:
@@ -66,7 +65,8 @@ class Ragged:
         slots = torch.cat([self.slots(i)[len(self.slots(i)) - n :] for i, n in enumerate(counts)])
         caches, new = [], []
         for full in (self.k_cache, self.v_cache):
-            cache = _memory(full.shape, full.dtype).copy_(full)
+            cache = torch.empty_like(full)
+            cache[self.first :] = full[self.first :]
             new.append(full.flatten(0, 1)[slots])
             cache.flatten(0, 1)[slots] = math.nan
             caches.append(cache)
@@ -94,7 +94,7 @@ def ragged(
     """A batch of requests with `lengths` stored tokens each, the last `counts` of which are queries (one each if not given).
 
     shared: so many leading blocks are one and the same for all requests that fill them, as after a prefix hit. far: all blocks
-    lie where an offset in 32 bits does not reach (on a CPU only, where the memory before them costs nothing).
+    lie where an offset in 32 bits does not reach. On a CPU the memory before them costs nothing, for nobody touches it.
     """
     rng = random.Random(seed)
     decode = counts is None
@@ -115,16 +115,15 @@ def ragged(
     names = rng.sample(range(first, num_blocks), num_blocks - first)
     trap, prefix = names.pop(), [names.pop() for _ in range(max(common, default=0))]
     table_width = max(owned, default=0) + 2
-    tables = _memory((len(lengths) + 4, table_width), torch.int32).fill_(trap)[
-        : len(lengths)
-    ]  # and trap behind the last row
+    behind = 4  # rows full of the trap: what is read behind the last request's
+    tables = torch.full((len(lengths) + behind, table_width), trap, dtype=torch.int32, device=DEVICE)[: len(lengths)]
     rows = [prefix[:some] + [names.pop() for _ in range(all_ - some)] for all_, some in zip(owned, common)]
     for i, row in enumerate(rows):
         tables[i, : len(row)] = torch.tensor(row, dtype=torch.int32)
 
     caches = []
     for _ in range(2):
-        cache = _memory((num_blocks, block_size, num_kv_heads, head_dim), kind)
+        cache = torch.empty(num_blocks, block_size, num_kv_heads, head_dim, dtype=kind, device=DEVICE)
         cache[first:] = math.nan
         stored = [*rows, prefix]
         tokens = [*lengths, len(prefix) * block_size]
@@ -134,11 +133,12 @@ def ragged(
             cache.flatten(0, 1)[slots] = normal(length, num_kv_heads, head_dim)
         caches.append(cache)
     # Half as large: a score's rounding error grows with the score, and in float32 those of full size nearly use up the tolerance.
-    q = _memory((sum(counts), num_kv_heads * group, head_dim), kind)
-    q.copy_(normal(*q.shape) / 2)
+    q = normal(sum(counts), num_kv_heads * group, head_dim) / 2
     starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
     int32 = {"dtype": torch.int32, "device": DEVICE}
-    return Ragged(q, caches[0], caches[1], tables, torch.tensor(lengths, **int32), torch.tensor(starts, **int32), trap)
+    return Ragged(
+        q, caches[0], caches[1], tables, torch.tensor(lengths, **int32), torch.tensor(starts, **int32), trap, first
+    )
 
 
 def random_batch(seed: int, *, longest: int = 150, decode: bool = True, **options: Any) -> Ragged:
@@ -157,32 +157,16 @@ def random_batch(seed: int, *, longest: int = 150, decode: bool = True, **option
     return ragged(seed, lengths, [rng.choice([1, rng.randint(0, n), n]) if n else 0 for n in lengths], **options)
 
 
-def _memory(shape: Sequence[int], dtype: Any) -> Tensor:
-    """A tensor of zeros in the middle of memory that may be read, and written, by mistake."""
-    count = math.prod(shape)
-    if DEVICE == "cpu" and sys.platform == "linux":
-        size = torch.empty(0, dtype=dtype).element_size()
-        try:  # the system gives pages when they are touched: what is only there to be missed costs nothing
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
-            room = mmap.mmap(-1, (2 * REACH + max(count, 1)) * size, flags=flags)
-            return torch.frombuffer(room, dtype=dtype, count=max(count, 1), offset=REACH * size)[:count].view(*shape)
-        except (OSError, ValueError, OverflowError):
-            pass  # a limit on addresses: then without
-    return torch.zeros(count, dtype=dtype, device=DEVICE).view(*shape)
-
-
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Within it, what `torch.empty` and `torch.empty_like` return is full of POISON, and has memory around it."""
+    """Within it, what `torch.empty` and `torch.empty_like` return is full of POISON."""
     from torch.overrides import TorchFunctionMode
 
     class Poison(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             made = func(*args, **(kwargs or {}))
-            if func not in (torch.empty, torch.empty_like, torch.Tensor.new_empty) or not made.is_floating_point():
-                return made
-            with torch._C.DisableTorchFunction():
-                return _memory(made.shape, made.dtype).fill_(POISON) if made.device.type == DEVICE else made.fill_(POISON)
+            fresh = func in (torch.empty, torch.empty_like, torch.Tensor.new_empty) and made.is_floating_point()
+            return made.fill_(POISON) if fresh else made
 
     with Poison():
         yield
@@ -345,8 +329,6 @@ def _cause(
             )
         if all(lengths[i] % size for i in there) and any(lengths[i] % size == 0 for i in fine):
             return f"NaN: the rest of a request's last block of {size} is read; mask by its length, not by its blocks"
-    if not got.any():
-        return "all zeros, nothing was read, or it was read far away: make block and slot int64 before you multiply them"
     for cause, out in _simulated(batch, window, tile):
         if _same(got, out, want):
             return cause
