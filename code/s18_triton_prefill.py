@@ -187,8 +187,7 @@ def paged_attention(
     if not num_tokens:
         return out
     group = num_heads // num_kv_heads
-    rows = 32 if q.dtype == torch.float32 else 64
-    rows = 16 if int(counts.max()) == 1 else rows  # a step of decodes alone needs no more
+    rows = 16 if int(counts.max()) == 1 else 32  # a step of decodes alone needs no more
     queries = rows // group
     attention_kernel[(num_tokens // queries + num_seqs, num_kv_heads)](
         *(out, q, k_cache, v_cache, block_tables, query_start_loc, seq_lens),
@@ -199,7 +198,7 @@ def paged_attention(
         QUERIES=queries,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,
-        TILE=tile_for(q, rows),
+        TILE=tile_for(q),
         WINDOW=window,
         **launch_options(q),
     )
