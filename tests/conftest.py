@@ -34,6 +34,7 @@ ROOT = TESTS.parent
 LESSON = re.compile(r"s\d\d_\w+")
 THOROUGH = os.environ.get("COURSE_THOROUGH") == "1"
 SECONDS_PER_TEST = 50 if THOROUGH else 5  # the slowest takes a fraction of a second
+KERNELS_TAKE = 4  # times as much: Triton's interpreter needs milliseconds for a line
 AGAIN = 0.1  # seconds until the next alarm, where a bare `except:` has swallowed one
 ALARMS = 20  # with so many swallowed, the process is ended
 
@@ -204,10 +205,12 @@ def pytest_collectreport(report):
 
 def no_torch(lesson: str) -> str:
     """Why a lesson on kernels can't be imported here, if it can't. Torch is loaded outside of the time limit: it takes seconds."""
+    return importlib.import_module("kit.gpu").lacking(kernels=False) if has_kernels(lesson) else ""
+
+
+def has_kernels(lesson: str) -> bool:
     file = ROOT / "code" / f"{lesson}.py"
-    if not file.exists() or "from kit.gpu import" not in file.read_text("utf-8", "replace"):
-        return ""
-    return importlib.import_module("kit.gpu").lacking(kernels=False)
+    return file.exists() and "from kit.gpu import" in file.read_text("utf-8", "replace")
 
 
 def imported_names(test_file: Path, lesson: str) -> list[str]:
@@ -472,7 +475,10 @@ def pytest_timeout_set_timer(item, settings):
     if not item.path.is_relative_to(TESTS):
         return None  # pytest-timeout's own way
     capture = item.config.pluginmanager.getplugin("capturemanager")
-    item.alarm = Alarm(settings.timeout or 0, item.nodeid, lambda: capture and capture.suspend_global_capture(in_=True))
+    seconds = settings.timeout or 0
+    if seconds == SECONDS_PER_TEST and has_kernels(lessons.under_test):
+        seconds *= KERNELS_TAKE
+    item.alarm = Alarm(seconds, item.nodeid, lambda: capture and capture.suspend_global_capture(in_=True))
     item.alarm.set(settings.method == "signal")
     item.cancel_timeout = item.alarm.cancel
     return True
