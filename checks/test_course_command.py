@@ -342,9 +342,10 @@ def test_requirements_are_compared_by_name_and_version():
 
 
 @pytest.mark.parametrize("gpu", [False, True])
-def test_torch_is_a_cpu_build_where_no_gpu_is_seen(monkeypatch, capsys, gpu):
+def test_torch_is_a_cpu_build_where_no_gpu_is_seen(monkeypatch, tmp_path, gpu):
     commands = []
     monkeypatch.setattr(environment, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(environment, "VENV", tmp_path)
     monkeypatch.setattr(
         environment.subprocess,
         "run",
@@ -356,6 +357,9 @@ def test_torch_is_a_cpu_build_where_no_gpu_is_seen(monkeypatch, capsys, gpu):
         constrained = not gpu and file != "requirements-test.txt"
         assert (command[-2:] == ["-c", "constraints-cpu.txt"]) == constrained and file in command
     assert (ROOT / "constraints-cpu.txt").exists()
+    (tmp_path / "lib/python3.11/site-packages/torch").mkdir(parents=True)
+    environment.pip_install(environment.KERNELS)
+    assert "-c" not in commands[-1], "a torch that is there stays"
 
 
 def test_a_gpu_is_seen_by_its_tool_and_nothing_goes_wrong_without(monkeypatch, tmp_path):

@@ -4,7 +4,7 @@
     python3 tools/compile_kernels.py                     all variants, all targets
     python3 tools/compile_kernels.py --quick             the widest variants
     python3 tools/compile_kernels.py --mine              those of code/ in place of solutions/
-    python3 tools/compile_kernels.py --tile 64 --only decode-fp32-128    what another tile would cost
+    python3 tools/compile_kernels.py --tile 128 --only mixed-fp32-128    what another tile would cost
 
 Exit code 1 if a variant spills registers on sm_80 or newer, or needs more shared memory than a block of the chip may have: Triton
 compiles both without a word. A second table shows the same kernels compiled without the hint that addresses are multiples of

@@ -114,14 +114,21 @@ def make_venv() -> None:
 
 def pip_install(requirements: str) -> None:
     command = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "-r", requirements]
-    if any(line.startswith("torch") for line in requirement_lines(ROOT / requirements)) and not has_gpu():
-        command += ["-c", CPU_ONLY]
+    if any(line.startswith("torch") for line in requirement_lines(ROOT / requirements)) and not has_torch():
+        print("torch and triton are large: half a gigabyte to download without a GPU, 3 GB with one.", file=sys.stderr)
+        if not has_gpu():
+            command += ["-c", CPU_ONLY]
     print(f"Installing into .venv: {_show(command)}", file=sys.stderr)
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     sys.stderr.write(done.stderr)
     if done.returncode:
         why = "is there a network?" if NO_NETWORK.search(done.stderr) else "its message is above."
         raise Problem(f"pip could not install {requirements} into .venv: {why} Then repeat the command")
+
+
+def has_torch() -> bool:
+    """Whether .venv has a torch already, perhaps a build that somebody chose: then that one stays."""
+    return any(VENV.glob("lib/python*/site-packages/torch")) or (VENV / "Lib/site-packages/torch").exists()
 
 
 def has_gpu() -> bool:
