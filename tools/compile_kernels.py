@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compile the kernels of s17 and s18 for GPUs that need not be there, and say what each variant uses of them.
 
-    python3 tools/compile_kernels.py                     all variants, all targets
+    python3 tools/compile_kernels.py                     all variants, all targets; bench/kernels.txt keeps what it says
     python3 tools/compile_kernels.py --quick             the widest variants
     python3 tools/compile_kernels.py --mine              those of code/ in place of solutions/
     python3 tools/compile_kernels.py --tile 128 --only mixed-fp32-128    what another tile would cost
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from io import StringIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -222,7 +223,13 @@ def main(argv: list[str] | None = None) -> int:
         with ProcessPoolExecutor(args.jobs, get_context("fork")) as pool:
             results = dict(zip(tasks, pool.map(work, tasks)))
 
+    print(
+        f"triton {version('triton')}: python3 tools/compile_kernels.py {' '.join(sys.argv[1:] if argv is None else argv)}\n"
+    )
     print("\n".join(rows(names, targets, results, faults)))
+    print(
+        "\nregisters: a thread's. spills: bytes on NVIDIA, registers on AMD. stack: bytes a thread. shared memory: bytes a block."
+    )
     if hinted and nvidia:
         print("\nThe same kernels with and without the hint that pointers and table width are multiples of 16:\n")
         print("\n".join(hint_rows(hinted, nvidia, results)))
