@@ -10,7 +10,6 @@ from functools import cache
 
 import pytest
 from kit.chunking_simulator import PRESETS, WAYS, Frame, Knobs, describe, frames, svg
-from kit.errors import CourseError
 from place import ROOT, python
 
 SCRIPT = ROOT / "solutions/s11_chunked_prefill.py"
@@ -53,11 +52,6 @@ def test_whatever_the_knobs_say_everybody_ends_or_was_refused(way, budget, thres
     open_ends = [bar.id for bar in last.bars if bar.state not in ("done", "rejected_budget")]
     assert not open_ends, f"{knobs}: {open_ends} neither ended nor were refused"
     assert all(column.tokens <= budget for column in last.columns)
-
-
-def test_knobs_that_contradict_each_other_are_one_sentence():
-    with pytest.raises(CourseError, match="chunked_prefill is off"):
-        frames(Knobs("whole prompts", threshold=8))
 
 
 def test_the_bars_under_the_strip_are_the_longest_gap():
