@@ -391,7 +391,7 @@ CLAIMS = (
     Claim("thrash", "Thrashing makes throughput collapse.",
           "TTFT first, and by far. Throughput goes late, or with first-chunk admission and long prompts ([the study](study_thrash.md)).", thrash),
     Claim("chunk_price", "Chunked prefill leaves throughput unharmed.",
-          "True well above the knee (80-90 tokens); small chunks cost.", chunk_price),
+          "True well above the knee (79 tokens); small chunks cost.", chunk_price),
     Claim("go_on", "When the budget is exhausted, `continue` with the next request.",
           "With chunks it changes nothing: nobody fits into 0 tokens. With whole prompts it lets short ones overtake.", go_on),
     Claim("priority", "A larger priority is more urgent. Or: less urgent.",
