@@ -61,7 +61,10 @@ def pictures() -> Iterator[tuple[str, str]]:
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
     # the tenth step of mixed chunks; prompts first, the step behind it, in which the wait is paid
-    for name, preset, step in (("s11_simulator", "mixed chunks", 9), ("s11_simulator_unmixed", "chunks, prompts first", 10)):
+    for name, preset, step in (
+        ("s11_simulator", "mixed chunks", 9),
+        ("s11_simulator_unmixed", "chunks, prompts first", 10),
+    ):
         yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[step])
     yield "s13_simulator.svg", fairness_simulator.picture("two classes")
     yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
