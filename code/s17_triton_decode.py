@@ -221,13 +221,15 @@ def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq
 
 
 def tile_for(q: Tensor) -> int:
-    """Tokens a tile: as many as leave the registers room. float32 rows are twice as wide."""
-    return 32 if q.dtype == torch.float32 and q.shape[-1] > 64 else 64
+    """Tokens a tile: as many as no register is spilled for (tools/compile_kernels.py). The interpreter has none to spill."""
+    return 16 if q.dtype == torch.float32 and not INTERPRETED else 64
 
 
 def launch_options(q: Tensor) -> dict[str, Any]:
-    """What both lessons' kernels are told about numbers: exact products for float32; the interpreter adds in float32 only."""
-    return {"PRECISION": "ieee" if q.dtype == torch.float32 else "tf32", "UPCAST": INTERPRETED}
+    """What both lessons' kernels are told about numbers: exact products for float32, which take more threads' registers; the
+    interpreter adds in float32 only."""
+    exact = q.dtype == torch.float32
+    return {"PRECISION": "ieee" if exact else "tf32", "UPCAST": INTERPRETED, "num_warps": 8 if exact else 4}
 
 
 def paged_decode(

@@ -204,7 +204,7 @@ def paged_attention(
     if not num_tokens:
         return out
     group = num_heads // num_kv_heads
-    rows = 16 if int(counts.max()) == 1 else 64  # a step of decodes alone needs no more
+    rows = 16 if int(counts.max()) == 1 else 32  # a step of decodes alone needs no more
     queries = rows // group
     attention_kernel[(num_tokens // queries + num_seqs, num_kv_heads)](
         *(out, q, k_cache, v_cache, block_tables, query_start_loc, seq_lens),
