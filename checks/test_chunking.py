@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 from kit.chunking_simulator import PRESETS, WAYS, Frame, Knobs, describe, frames, svg
+from kit.errors import CourseError
 from place import ROOT, python
 
 SCRIPT = ROOT / "solutions/s11_chunked_prefill.py"
@@ -54,11 +55,26 @@ def test_whatever_the_knobs_say_everybody_ends_or_was_refused(way, budget, thres
     assert all(column.tokens <= budget for column in last.columns)
 
 
+def test_knobs_that_contradict_each_other_are_one_sentence():
+    with pytest.raises(CourseError, match="it must be at least 0"):
+        frames(Knobs(threshold=-1))
+
+
+def test_without_chunks_a_threshold_changes_nothing():
+    free, capped = (frames(Knobs("whole prompts", budget=192, threshold=n)) for n in (0, 8))
+    assert [frame.columns for frame in capped] == [frame.columns for frame in free]
+
+
 def test_the_bars_under_the_strip_are_the_longest_gap():
     mixed, unmixed = (frames(PRESETS[name])[-1] for name in ("mixed chunks", "chunks, prompts first"))
     assert mixed.longest == mixed.knobs.budget == max(column.gap for column in mixed.columns)
     paid = max(column.gap for column in unmixed.columns if column.paid)
     assert unmixed.longest == paid > 5 * unmixed.knobs.budget
+
+
+def test_a_gap_that_is_still_open_is_in_the_headline():
+    for frame in frames(PRESETS["chunks, prompts first"]):
+        assert frame.longest == max(column.gap for column in frame.columns[: frame.number])
 
 
 def test_a_threshold_lets_the_short_one_pass():

@@ -60,8 +60,12 @@ def pictures() -> Iterator[tuple[str, str]]:
     )
     thrash = frames(presets()["thrash"])
     yield "s10_simulator_thrash.svg", svg(max(thrash, key=lambda frame: len(frame.waiting)))
-    for name, preset in (("s11_simulator", "mixed chunks"), ("s11_simulator_unmixed", "chunks, prompts first")):
-        yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[9])
+    # the tenth step of mixed chunks; prompts first, the step behind it, in which the wait is paid
+    for name, preset, step in (
+        ("s11_simulator", "mixed chunks", 9),
+        ("s11_simulator_unmixed", "chunks, prompts first", 10),
+    ):
+        yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[step])
     yield "s13_simulator.svg", fairness_simulator.picture("two classes")
     yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
 
