@@ -23,6 +23,7 @@ from kit.report import dump_json, no_nan
 MYSTERIES = ("A", "B", "C")
 MODELS = ("tiny",)
 STORIES = ("s01", "s02", "s06")  # lessons that tell stories, and read no trace
+KERNELS = ("s17", "s18")  # lessons on kernels: no trace either
 ABOUT = {
     "s01_decode_loop": "The decode loop: from scores to a token, again and again, until a story is told.",
     "s02_kv_cache": "The KV cache: the same story, each token computed once.",
@@ -34,6 +35,7 @@ ABOUT = {
     "s08_static_batching": "Static batching: a batch is closed until its last member is done.",
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
+    "s17_triton_decode": "Decode attention in Triton: tile by tile through the block table, what it reads, what it must move.",
 }
 
 
@@ -53,7 +55,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
+    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17: tokens, block_size. In all others: trace. From s08 on:
     config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay. What a lesson does
     not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
@@ -61,14 +63,17 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
     text = lesson < "s03"  # a lesson that tells a story, and serves nobody
-    serving = lesson >= "s08"
+    serving = lesson >= "s08" and lesson[:3] not in KERNELS
     if text:
         _text_options(parser)
     elif lesson.startswith("s06"):
         add("--prompt", metavar="TEXT", help="tell one story that begins with this")
         add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of its answer")
         add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
-    if lesson[:3] not in STORIES:
+    if lesson.startswith("s17"):
+        add("--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through")
+        add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+    if lesson[:3] not in (*STORIES, *KERNELS):
         add(
             "--trace",
             metavar="FILE",
@@ -83,7 +88,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             default={},
             help="more settings, a JSON object with the keys of kit.config",
         )
-    if lesson >= "s10":
+    if lesson >= "s10" and serving:
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
         add("--policy", metavar="P", type=_one_of("policy", POLICIES), help=f"who is next: {', '.join(POLICIES)}")
