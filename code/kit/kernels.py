@@ -312,8 +312,13 @@ def _moved() -> dict[str, Any]:
         rows_used = heads // kv_heads
         groups.append((name, rows_used, f"{one.intensity:.1f}", f"{one.intensity / A100.ridge:.1%}", f"{rows_used} of 16"))
     print(table(("model", "group", "FLOP/byte", "of the A100's ridge", "rows of a dot in use"), groups))
+    one = Decodes(64, 2048)
+    print(
+        f"\nGathered first, as in s06, the KV is read, written and read again: {3 * one.kv_bytes / 1e6:,.0f} MB in place of "
+        f"{one.kv_bytes / 1e6:,.0f} for 64 requests of 2,048."
+    )
     weights, kv = 2 * LLAMA3_8B.weights, LLAMA3_8B.kv_bytes
-    print(f"\nAll layers of Llama-3-8B: {weights / 1e9:.1f} GB of weights, {kv:,} bytes of KV a token. A step reads more KV than weights\n"
+    print(f"All layers of Llama-3-8B: {weights / 1e9:.1f} GB of weights, {kv:,} bytes of KV a token. A step reads more KV than weights\n"
           f"from {math.ceil(weights / kv):,} tokens in the batch on: {math.ceil(weights / kv / 2048)} requests of 2,048.")  # fmt: skip
     return {"steps": rows, "groups": groups}
 
@@ -369,6 +374,7 @@ def print_compiled(rows: Sequence[dict[str, Any]], prefix: str) -> list[Any]:
     pairs = [
         r for r in mine if any(not o["hints"] and o["kernel"] == r["kernel"] and o["target"] == r["target"] for o in mine)
     ]
+    pairs.sort(key=lambda r: (r["kernel"], r["target"], not r["hints"]))
     print("\nWith and without the hint that pointers and the table's width are multiples of 16:\n")
     hints = [
         (r["kernel"].split("-")[1], r["target"], "with" if r["hints"] else "without", r["registers"], r["spills"], r["load_bytes"],
@@ -377,3 +383,35 @@ def print_compiled(rows: Sequence[dict[str, Any]], prefix: str) -> list[Any]:
     ]  # fmt: skip
     print(table(("type", "chip", "hint", "registers", "spilled bytes", "bytes a load", "loads", "of these async"), hints))
     return mine
+
+
+# The picture of section 4
+
+
+def roofline() -> str:
+    """Decode attention and the matrices of the same step under the roofs of two data sheets. Computed, not measured."""
+    from kit.roofline import BLUE, GREEN, INK, ORANGE, SOFT, Axes, page
+    from s03_step_cost import A100, H100
+
+    axes = Axes(60, 40, 660, 300, (0.5, 1024), (0.5, 1500), log=True)
+    axes.ticks((1, 4, 16, 64, 256, 1024), (1, 10, 100, 1000), "FLOP per byte moved", "TFLOP/s that a data sheet allows")
+    for chip, tint in ((A100, BLUE), (H100, GREEN)):
+        roof = [(x, min(chip.flops_per_s, x * chip.bytes_per_s) / 1e12) for x in (0.5, chip.ridge, 1024)]
+        axes.line(roof, tint)
+        x, y = axes.at(1024, roof[-1][1])
+        axes.text(x - 4, y - 6, f"{chip.name}, from {chip.ridge:.0f} on", 12, tint, "end")
+    for name, heads, kv_heads in (("no sharing", 32, 32), ("Llama-3-8B: 4 share", 32, 8), ("16 share", 16, 1)):
+        one = Decodes(64, 2048, heads, kv_heads)
+        height = one.intensity * A100.bytes_per_s / 1e12
+        axes.dot(one.intensity, height, ORANGE, 6, f"attention, {one.intensity:.1f} FLOP/byte")
+        x, y = axes.at(one.intensity, height)
+        axes.text(x + 10, y + 14, name, 12, INK)
+    for batch in (1, 16, 64, 256):
+        height = min(A100.flops_per_s, batch * A100.bytes_per_s) / 1e12
+        axes.dot(batch, height, SOFT, 4, f"matrices, batch {batch}")
+        x, y = axes.at(batch, height)
+        axes.text(x - 8, y - 8, f"batch {batch}", 11, SOFT, "end")
+    for i, (tint, words) in enumerate(((ORANGE, "decode attention, at any batch and context"), (SOFT, "matrices, by batch"))):
+        axes.parts.append(f"<circle cx='{270 + i * 290}' cy='{320}' r='5' fill='{tint}'/>")
+        axes.text(280 + i * 290, 324, words, 12)
+    return page(390, "Decode attention stays far left of the ridge, whatever the batch; the matrices move right with it", axes.parts)

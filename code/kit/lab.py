@@ -21,6 +21,7 @@ ORDER = (
     "s08_static_batching",
     "s09_continuous_batching",
     "s10_scheduler",
+    "s17_triton_decode",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
