@@ -14,7 +14,6 @@ compiles both without a word. A second table shows the same kernels compiled wit
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -181,31 +180,6 @@ def hint_rows(names: list[str], targets: list[str], results: dict) -> Iterator[s
                 )
 
 
-def stored(results: dict[tuple[str, str, bool], Compiled]) -> str:
-    """What was found, as JSON: one line a variant."""
-    import triton
-
-    lines = [
-        json.dumps(
-            {
-                "kernel": name,
-                "target": target,
-                "hints": hints,
-                "registers": r.registers,
-                "spills": r.spills,
-                "stack": r.stack,
-                "shared": r.shared,
-                "limit": SHARED[target],
-                "load_bytes": mode(r.loads) if r.loads else None,
-                "loads": len(r.loads),
-                "copies": r.copies,
-            }
-        )
-        for (name, target, hints), r in results.items()
-    ]
-    return f'{{"triton": "{triton.__version__}", "rows": [\n' + ",\n".join(lines) + "\n]}\n"
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
@@ -217,7 +191,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--target", action="append", choices=list(SHARED), help="one of these chips; may be given again")
     parser.add_argument("--tile", type=int, default=0, metavar="N", help="another number of tokens a tile")
     parser.add_argument("--mine", action="store_true", help="the kernels of code/, in place of solutions/")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to a file as well")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     args = parser.parse_args(argv)
     targets = args.target or TARGETS
@@ -265,8 +238,6 @@ def main(argv: list[str] | None = None) -> int:
             "begin at a\nmultiple of 16: it loads element by element, each with an address in registers of its own. A copy that "
             "runs beside the\narithmetic takes 4 bytes at least, so 16-bit elements are not copied so at all."
         )
-    if args.json:
-        args.json.write_text(stored(results), "utf-8")
     bad = [
         f"{name} on {target} {fault}"
         for name in names

@@ -8,9 +8,9 @@ the reason, where there is no Triton.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +24,7 @@ from kit.report import heading, table
 SCORES, VALUES = (1, 3, 2, 5, 4, 0), (10, 20, 30, 40, 50, 60)  # of the example by hand; scores in units of log2
 TILE, HEAD_DIM = 64, 64  # of the walk
 A100_PROCESSORS, H100_PROCESSORS = 108, 132  # streaming multiprocessors
-COMPILED = Path(__file__).with_name("compiled.json")  # by tools/compile_kernels.py --quick --json code/kit/compiled.json
+COMPILED = Path(__file__).resolve().parents[2] / "bench" / "kernels.txt"  # what tools/compile_kernels.py has said
 
 
 def decode(argv: Sequence[str] | None, s17: ModuleType) -> int:
@@ -202,6 +202,11 @@ def _walk(args: argparse.Namespace, s17: Any) -> list[Any]:
     want = at_once(one)
     close = "the same to 14 digits" if apart(steps[-1].output, want) < 1e-14 else "NOT the same"
     print(f"\nPlain Python, in float64. Against the softmax over all {one.length} at once: {close}.")
+    if gpu.torch is not None:
+        error = apart(s17.gathered_attention(*tensors_of(one)).flatten().tolist(), want)
+        print(
+            f"Your oracle on these numbers: {'the same to 12 digits' if error < 1e-12 else f'NOT right, off by {error:.1e} of it'}."
+        )
     if missing := gpu.lacking():
         print(f"Skipped, your kernel on these numbers: it {missing}.")
     else:
@@ -349,40 +354,32 @@ def _splits(s17: Any) -> list[Any]:
 # 6. What the compiler makes of it
 
 
-def compiled() -> dict[str, Any]:
-    """What tools/compile_kernels.py has found, and with which Triton: rows of kernel, target, hints and what they use."""
-    return json.loads(COMPILED.read_text("utf-8"))
+def compiled(kernel: str) -> tuple[str, list[list[str]], list[list[str]]]:
+    """What was stored of a kernel ("decode", "mixed"): the Triton that compiled it, what it uses of each chip, and the hint's effect.
+
+    For the widest of its variants: head size 128, group 4, blocks of 16.
+    """
+    text = COMPILED.read_text("utf-8")
+    widest = rf"^{kernel}-(\w+)-128-g4-b16 +(\w+) +"
+    uses = re.findall(widest + r"(\d+) +(\d+) +\d+ +([\d,]+)$", text, re.M)
+    hints = re.findall(widest + r"(with|without) +(\d+) +(\d+) +(\d+) bytes +(\d+) +(\d+)$", text, re.M)
+    return text.split()[1].rstrip(":"), [list(row) for row in uses], [list(row) for row in hints]
 
 
-def _compiled() -> list[Any]:
-    heading("6. What the compiler makes of it")
-    found = compiled()
-    print(f"Compiled ahead of time, without a GPU, by Triton {found['triton']}: head size 128, group 4, blocks of 16. This says that it\n"
-          "compiles and what it uses, not that it is right or fast.\n")  # fmt: skip
-    return print_compiled(found["rows"], "decode-")
-
-
-def print_compiled(rows: Sequence[dict[str, Any]], prefix: str) -> list[Any]:
-    """Print the tables of the kernels whose name begins so; returns the rows."""
-    mine = [row for row in rows if row["kernel"].startswith(prefix)]
-    shown = [
-        (r["kernel"].split("-")[1], r["target"], r["registers"], r["spills"], f"{r['shared']:,}", f"{r['limit']:,}")
-        for r in mine
-        if r["hints"]
-    ]
-    print(table(("type", "chip", "registers", "spilled bytes", "shared memory", "limit"), shown))
-    pairs = [
-        r for r in mine if any(not o["hints"] and o["kernel"] == r["kernel"] and o["target"] == r["target"] for o in mine)
-    ]
-    pairs.sort(key=lambda r: (r["kernel"], r["target"], not r["hints"]))
+def print_compiled(kernel: str) -> dict[str, Any]:
+    """Print what was stored of a kernel; returns it."""
+    version, uses, hints = compiled(kernel)
+    print(f"Compiled ahead of time, without a GPU, by Triton {version} (bench/kernels.txt): head size 128, group 4, blocks of 16. This says\n"
+          "that it compiles and what it uses, not that it is right or fast.\n")  # fmt: skip
+    print(table(("type", "chip", "registers", "spilled", "bytes of shared memory"), uses))
     print("\nWith and without the hint that pointers and the table's width are multiples of 16:\n")
-    hints = [
-        (r["kernel"].split("-")[1], r["target"], "with" if r["hints"] else "without", r["registers"], r["spills"], r["load_bytes"],
-         r["loads"], r["copies"])
-        for r in pairs
-    ]  # fmt: skip
-    print(table(("type", "chip", "hint", "registers", "spilled bytes", "bytes a load", "loads", "of these async"), hints))
-    return mine
+    print(table(("type", "chip", "hint", "registers", "spilled", "bytes a load", "loads", "of these async"), hints))
+    return {"triton": version, "uses": uses, "hints": hints}
+
+
+def _compiled() -> dict[str, Any]:
+    heading("6. What the compiler makes of it")
+    return print_compiled("decode")
 
 
 # The picture of section 4
@@ -390,8 +387,9 @@ def print_compiled(rows: Sequence[dict[str, Any]], prefix: str) -> list[Any]:
 
 def roofline() -> str:
     """Decode attention and the matrices of the same step under the roofs of two data sheets. Computed, not measured."""
-    from kit.roofline import BLUE, GREEN, INK, ORANGE, SOFT, Axes, page
     from s03_step_cost import A100, H100
+
+    from kit.roofline import BLUE, GREEN, INK, ORANGE, SOFT, Axes, page
 
     axes = Axes(60, 40, 660, 300, (0.5, 1024), (0.5, 1500), log=True)
     axes.ticks((1, 4, 16, 64, 256, 1024), (1, 10, 100, 1000), "FLOP per byte moved", "TFLOP/s that a data sheet allows")
@@ -411,7 +409,11 @@ def roofline() -> str:
         axes.dot(batch, height, SOFT, 4, f"matrices, batch {batch}")
         x, y = axes.at(batch, height)
         axes.text(x - 8, y - 8, f"batch {batch}", 11, SOFT, "end")
-    for i, (tint, words) in enumerate(((ORANGE, "decode attention, at any batch and context"), (SOFT, "matrices, by batch"))):
+    for i, (tint, words) in enumerate(
+        ((ORANGE, "decode attention, at any batch and context"), (SOFT, "matrices, by batch"))
+    ):
         axes.parts.append(f"<circle cx='{270 + i * 290}' cy='{320}' r='5' fill='{tint}'/>")
         axes.text(280 + i * 290, 324, words, 12)
-    return page(390, "Decode attention stays far left of the ridge, whatever the batch; the matrices move right with it", axes.parts)
+    return page(
+        390, "Decode attention stays far left of the ridge, whatever the batch; the matrices move right with it", axes.parts
+    )

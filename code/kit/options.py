@@ -71,7 +71,9 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of its answer")
         add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
     if lesson.startswith("s17"):
-        add("--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through")
+        add(
+            "--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through"
+        )
         add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
     if lesson[:3] not in (*STORIES, *KERNELS):
         add(
