@@ -148,6 +148,19 @@ def test_the_walk_is_the_softmax_whatever_the_tile(s17):
             assert kernels.apart(last.output, kernels.at_once(one)) < 1e-14, (length, size, tile)
 
 
+def test_each_tile_of_the_walk_brings_a_new_peak_so_that_a_kernel_that_never_rescales_is_seen(s17, monkeypatch, tmp_path):
+    from kit import kernels
+    from kit.exercise import graft
+
+    one = kernels.request_of(150, 16)
+    peaks = [step.peak for step in kernels.walk(one)]
+    assert peaks == sorted(set(peaks)) and len(peaks) == 3
+    monkeypatch.setattr(s17, "absorb", s17.absorb)
+    graft(ROOT / "checks/wrong_answers/s17_triton_decode/accumulator_not_rescaled.py", vars(s17))
+    got = s17.paged_decode(*kernels.tensors_of(one), num_splits=1)
+    assert kernels.apart(got.flatten().tolist(), kernels.at_once(one)) > 0.01
+
+
 def test_the_six_numbers_are_those_of_the_lesson(s17):
     from kit import kernels
 

@@ -448,7 +448,7 @@ class TestSplitsFor:
 class TestKernel:
     """All pieces together: paged_decode on batches with NaN wherever nothing may be read, and poisoned outputs."""
 
-    def check(self, batch, see, window=0, splits=0, what=""):
+    def check(self, batch, see, window=0, splits=1, what=""):
         __tracebackhide__ = True
         lengths = batch.seq_lens.tolist()
         where = f"lengths {', '.join(map(str, lengths))}; blocks of {batch.block_size}" + (f"; {what}" if what else "")
@@ -482,6 +482,9 @@ class TestKernel:
     @pytest.mark.parametrize("window", [1, 20, 64, 500])
     def test_a_sliding_window(self, window, splits):
         self.check(ragged(window, [0, 1, 21, 64, 150], group=2, num_kv_heads=1), MASK, window=window, splits=splits)
+
+    def test_the_splits_are_chosen_where_nobody_asks(self):
+        self.check(ragged(7, [150], num_kv_heads=1), SPLIT, splits=0, what="as many splits as splits_for says")
 
     def test_requests_share_their_first_blocks(self):
         self.check(ragged(4, [40, 33, 70], shared=2), SLOTS, what="the first two blocks are everybody's")

@@ -118,7 +118,8 @@ class Request:
 
 
 @lru_cache
-def request_of(length: int, block_size: int, seed: int = 0) -> Request:
+def request_of(length: int, block_size: int, seed: int = 30) -> Request:
+    """A request with random numbers; with this seed each of the first three tiles brings a new peak."""
     rng = random.Random(seed)
     owned = -(-length // block_size)
     names = rng.sample(range(2 * owned + 2), owned)
@@ -212,7 +213,7 @@ def _walk(args: argparse.Namespace, s17: Any) -> list[Any]:
     else:
         from kit.ragged import TOLERANCE
 
-        error = apart(s17.paged_decode(*tensors_of(one)).flatten().tolist(), want)
+        error = apart(s17.paged_decode(*tensors_of(one), num_splits=1).flatten().tolist(), want)
         allowed = TOLERANCE["float32"]
         how = f"within {allowed:.0e} of it" if error <= allowed else f"NOT right: off by {error:.1e} of it"
         print(f"Your kernel on these numbers, in float32, NaN in all other slots: {how}.")
@@ -239,8 +240,8 @@ def _programs(s17: Any) -> list[Any]:
         recorded = record(s17, setup)
         if splits == 1:
             print(f"{len(setup.lengths)} requests of {', '.join(map(str, setup.lengths))} tokens, blocks of {setup.block_size}; "
-                  f"{setup.kv_heads} KV heads, each for {setup.group}\nquery heads; tiles of {setup.tile}. Recorded in Triton's "
-                  "interpreter from the addresses that your kernel loads keys from.\n")  # fmt: skip
+                  f"{setup.kv_heads} KV heads, each for {setup.group} query heads; tiles of {setup.tile}.\n"
+                  "Recorded in Triton's interpreter from the addresses that your kernel loads keys from.\n")  # fmt: skip
         rows = [
             (*program, _words(recorded.blocks_of(program)) or "none", recorded.tokens_of(program))
             for program in recorded.programs
