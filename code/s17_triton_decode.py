@@ -16,6 +16,7 @@ from kit.gpu import INTERPRETED, jit, need, tl, torch, triton
 Tensor = Any  # torch.Tensor, where there is torch
 HEAD_DIMS = (64, 128)
 LARGEST_GROUP = 16  # query heads that share a KV head: the rows of one tile of a tensor core
+MOST_SPLITS = 128  # parts that the program that merges them has registers for
 
 
 @exercise
@@ -173,7 +174,8 @@ def splits_for(num_seqs: int, num_kv_heads: int, longest: int, tile: int, proces
     longest: tokens of the longest request. tile: tokens a tile. processors: streaming multiprocessors, each of which takes several
     programs; aim at two programs for each. All at least 1, but for num_seqs and longest, which may be 0.
 
-    1. Without splitting there are num_seqs * num_kv_heads programs. How many splits make at least 2 * processors of them?
+    1. Without splitting there are num_seqs * num_kv_heads programs. How many splits make at least 2 * processors of them? Ask for
+       MOST_SPLITS // 2 at most: step 2 may nearly double it.
     2. Give each split that fraction of `longest`'s tiles, rounded down, but at least one tile: who rounds up leaves splits without any.
     3. Return how many splits that makes, the last one perhaps shorter; at least 1.
     """
@@ -268,7 +270,8 @@ def paged_decode(
     if num_splits == 0:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 1
         num_splits = splits_for(num_seqs, num_kv_heads, int(seq_lens.max()), tile, processors)
-    positive("num_splits", num_splits)
+    if positive("num_splits", num_splits) > MOST_SPLITS:
+        raise ValueError(f"num_splits is {num_splits}: one program merges them, and has registers for {MOST_SPLITS}")
     shape = (num_seqs, num_heads, num_splits)
     parts = out if num_splits == 1 else torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
     lse = torch.empty(shape, dtype=torch.float32, device=q.device)
