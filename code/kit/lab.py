@@ -25,6 +25,7 @@ ORDER = (
     "s12_preemption",
     "s13_fairness",
     "s14_unified_scheduler",
+    "s17_triton_decode",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""
