@@ -113,7 +113,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
-    if lesson >= "s14":
+    if lesson >= "s14" and serving:
         add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
         add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
         only = "with --explain: this request only; may be repeated"
