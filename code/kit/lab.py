@@ -22,6 +22,7 @@ ORDER = (
     "s09_continuous_batching",
     "s10_scheduler",
     "s17_triton_decode",
+    "s18_triton_prefill",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""

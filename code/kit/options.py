@@ -36,6 +36,7 @@ ABOUT = {
     "s09_continuous_batching": "Continuous batching: who is in the batch is decided at every step.",
     "s10_scheduler": "The scheduler: a token budget, KV memory, preemption; four incidents and their cures.",
     "s17_triton_decode": "Decode attention in Triton: tile by tile through the block table, what it reads, what it must move.",
+    "s18_triton_prefill": "Prefill and decode in one Triton kernel: which program computes what, and TinyLM behind the engine.",
 }
 
 
@@ -55,7 +56,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17: tokens, block_size. In all others: trace. From s08 on:
+    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17: tokens, block_size; in s18: prompt, max_tokens,
+    budget. In all others: trace. From s08 on:
     config (a dict, empty without a file), model. In s10 also: budget, blocks, policy, mystery, replay. What a lesson does
     not offer is None. Says on stderr which exercises are the learner's and which are borrowed.
     """
@@ -75,6 +77,12 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             "--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through"
         )
         add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+    if lesson.startswith("s18"):
+        add("--prompt", metavar="TEXT", help="tell one story that begins with this")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=8, help="length of its answer")
+        add(
+            "--budget", metavar="N", type=_count("budget"), default=8, help="token budget of a step: longer prompts are cut"
+        )
     if lesson[:3] not in (*STORIES, *KERNELS):
         add(
             "--trace",
