@@ -127,18 +127,22 @@ def test_torch_computes_what_numpy_computes(s18):
     assert torch.equal(last, got[-1:]) or relative_error(last, got[-1:].double()) < 1e-6
 
 
-@pytest.mark.parametrize(("num_blocks", "what"), [(30, "hits"), (5, "hits"), (5, "preempted")])
-def test_in_the_tests_of_the_lesson_prefixes_are_shared_and_requests_evicted(s18, num_blocks, what):
+@pytest.mark.parametrize(
+    ("num_blocks", "which", "what"), [(30, (0, 1), "hits"), (5, (1, 2), "preempted"), (30, (0, 2), "")]
+)
+def test_in_the_tests_of_the_lesson_prompts_are_cut_prefixes_shared_and_requests_evicted(s18, num_blocks, which, what):
     from kit.config import Config
-    from kit.kernels_prefill import SMALL, models, requests_of, served
+    from kit.kernels_prefill import PROMPTS, SMALL, models, served
+    from kit.request import Request
     from s06_paged_attention import PagedRunner
     from s14_unified_scheduler import UnifiedScheduler
 
     model, _ = models()
+    requests = [Request(f"r{i}", model.encode(PROMPTS[i]), 4, i * 20_000_000) for i in which]
     scheduler = UnifiedScheduler(Config(**SMALL, num_blocks=num_blocks, prefix_caching=True), safe=True)
-    batches = served(scheduler, PagedRunner(model, num_blocks, 4), requests_of(model))
-    assert any(getattr(batch, what) for batch in batches)
-    assert any(n > 1 for batch in batches for n in batch.tokens.values()), "no prompt was cut"
+    batches = served(scheduler, PagedRunner(model, num_blocks, 4), requests)
+    assert not what or any(getattr(batch, what) for batch in batches)
+    assert any(1 < n < len(request.prompt) for batch in batches for request, n in batch.tokens.items()), "no prompt was cut"
 
 
 # What is shown
