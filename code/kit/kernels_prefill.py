@@ -378,14 +378,14 @@ def figure(s03: Any) -> str:
     axes.line([(chip.ridge, 1), (chip.ridge, peak)], SOFT, "stroke-dasharray='4 4'")
     shown = [("a decode", Prefill(1, 2047))]
     shown += [(f"chunk of {n}", Prefill(n, 2048 - n)) for n in (8, 64, 512)] + [("prompt of 2,048", Prefill(2048, 0))]
-    for name, one in shown:
-        for bytes_moved, colour, r in ((one.by_tile, ORANGE, 8), (one.once, BLUE, 4)):
-            x = one.flops / bytes_moved
-            axes.dot(x, min(peak, x * chip.bytes_per_s / 1e12), colour, r, f"{name}: {x:.0f} FLOP/byte")
-        left, top = axes.at(x, min(peak, x * chip.bytes_per_s / 1e12))
-        down = {512: 20, 2048: 38}.get(one.new, 20)  # on the flat part of the roof two labels stand below each other
-        middle = one.new > 64
-        axes.text(left + (0 if middle else 10), top + down, name, 12, BLUE, "middle" if middle else "start")
+    for colour, r in ((ORANGE, 8), (BLUE, 4)):
+        for name, one in shown:
+            x = one.flops / (one.by_tile if colour == ORANGE else one.once)
+            y = min(peak, x * chip.bytes_per_s / 1e12)
+            axes.dot(x, y, colour, r, f"{name}: {x:.0f} FLOP/byte")
+            if colour == BLUE:
+                left, top = axes.at(x, y)
+                axes.text(left + (-8 if one.new > 64 else 6), top + (38 if one.new > 512 else 20), name, 12, BLUE)
     words = "Blue: keys and values read once. Orange: again for each tile of 8 queries, which stops at 32 FLOP/byte."
     axes.text(16, 414, words, 12)
     return page(428, "Prefill attention on the roofline of an A100", axes.parts)
