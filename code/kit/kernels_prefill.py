@@ -23,7 +23,7 @@ PROMPTS = (
     "Once upon a time there was a curious fox",
     "The fox said to the bear",
 )
-NEW = 6  # tokens of each answer: the interpreter takes its time
+NEW = 4  # tokens of each answer: the interpreter takes its time
 
 
 def prefill(argv: Sequence[str] | None, s18: Any) -> int:
@@ -197,8 +197,8 @@ def models() -> tuple[Any, Any]:
     return model, TorchTinyLM(model)
 
 
-def requests_of(model: Any) -> list[Request]:
-    return [Request(f"r{i}", model.encode(text), NEW, i * 20_000_000) for i, text in enumerate(PROMPTS)]
+def requests_of(model: Any, new: int = NEW) -> list[Request]:
+    return [Request(f"r{i}", model.encode(text), new, i * 20_000_000) for i, text in enumerate(PROMPTS)]
 
 
 SMALL: dict[str, Any] = {"max_num_batched_tokens": 8, "max_num_seqs": 3, "block_size": 4}
@@ -209,10 +209,10 @@ def schedulers() -> dict[str, Callable[[], Any]]:
     from s11_chunked_prefill import ChunkedScheduler
     from s14_unified_scheduler import UnifiedScheduler
 
-    five = Config(**SMALL, num_blocks=5, prefix_caching=True)
+    four = Config(**SMALL, num_blocks=4, prefix_caching=True)
     return {
         "s11, 30 blocks": lambda: ChunkedScheduler(Config(**SMALL, num_blocks=30)),
-        "s14, five blocks": lambda: UnifiedScheduler(five, safe=True),
+        "s14, four blocks": lambda: UnifiedScheduler(four, safe=True),
     }
 
 
@@ -232,7 +232,7 @@ def served(scheduler: Any, runner: Any, requests: Sequence[Request]) -> list[Any
 
 def _engine(s18: Any) -> list[Any]:
     heading("5. The engine's own batches")
-    print("Three stories, six new tokens each, budget 8, blocks of 4: TinyLM in torch, float32, its attention in your two kernels,\n"
+    print("Three stories, four new tokens each, budget 8, blocks of 4: TinyLM in torch, float32, its attention in your two kernels,\n"
           "against s06's PagedRunner in NumPy, float64.\n")  # fmt: skip
     if missing := _missing():
         print(missing)
