@@ -14,7 +14,7 @@ from kit.exercise import exercise
 from kit.gpu import INTERPRETED, jit, need, tl, torch, triton
 
 Tensor = Any  # torch.Tensor, where there is torch
-HEAD_DIMS = (64, 128)
+HEAD_DIMS = (32, 64, 128)
 LARGEST_GROUP = 16  # query heads that share a KV head: the rows of one tile of a tensor core
 MOST_SPLITS = 128  # parts that the program that merges them has registers for
 

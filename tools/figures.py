@@ -72,13 +72,17 @@ def pictures() -> Iterator[tuple[str, str]]:
 
 
 def of_kernels() -> Iterator[tuple[str, str]]:
-    """The pictures of s17; what has to launch a kernel only where there is Triton's interpreter."""
+    """The pictures of s17 and s18; what has to launch a kernel only where there is Triton's interpreter."""
+    import s03_step_cost
     import s17_triton_decode
-    from kit import gpu, kernels, programs
+    import s18_triton_prefill
+    from kit import gpu, kernels, kernels_prefill, programs, tiles
 
     yield "s17_roofline.svg", kernels.roofline()
+    yield "s18_roofline.svg", kernels_prefill.figure(s03_step_cost)
     if gpu.INTERPRETED and not gpu.lacking():
         yield "s17_programs.svg", programs.figure(s17_triton_decode)
+        yield "s18_tiles.svg", tiles.figure(s18_triton_prefill)
 
 
 def when_stored(prompt: int, new: int) -> str:

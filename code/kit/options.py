@@ -40,6 +40,7 @@ ABOUT = {
     "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
     "s14_unified_scheduler": "The unified scheduler: one rule, and every decision of vLLM's own, replayed and explained.",
     "s17_triton_decode": "Decode attention in Triton: tile by tile through the block table, what it reads, what it must move.",
+    "s18_triton_prefill": "Prefill and decode in one Triton kernel: which program computes what, and TinyLM behind the engine.",
 }
 
 
@@ -59,11 +60,11 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17:
-    tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13), replay; in s13
-    ttft_target, tpot_target, in ms; in s14: diff, explain, request (a list), steps (first, last). What a lesson does not offer
-    is None. Says on stderr which exercises are the learner's and which are borrowed.
+    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17: tokens, block_size; in s18: prompt,
+    max_tokens, budget. In all others: trace. From s08 to s14: config (a dict, empty without a file), model. From s10 to s14 also:
+    budget, blocks, policy, mystery (not in s13), replay; in s13 ttft_target, tpot_target, in ms; in s14: diff, explain, request
+    (a list), steps (first, last). What a lesson does not offer is None. Says on stderr which exercises are the learner's and
+    which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
@@ -81,6 +82,12 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             "--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through"
         )
         add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+    if lesson.startswith("s18"):
+        add("--prompt", metavar="TEXT", help="tell one story that begins with this")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=8, help="length of its answer")
+        add(
+            "--budget", metavar="N", type=_count("budget"), default=8, help="token budget of a step: longer prompts are cut"
+        )
     if lesson[:3] not in (*STORIES, *KERNELS):
         add(
             "--trace",
