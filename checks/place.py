@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizzes", "checks/wrong_answers")
+FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizzes", "bench", "checks/wrong_answers")
 
 sys.path[:0] = [str(ROOT / "solutions"), str(ROOT / "tools")]
 
 import cut  # noqa: E402
-from commands.environment import needs  # noqa: E402
+from commands.environment import installed, needs, requirement_lines  # noqa: E402
 
 STEMS = [path.stem for path in sorted((ROOT / "solutions").glob("s[0-9][0-9]_*.py"))]
 LESSONS = [stem for stem in STEMS if cut.exercises(ROOT / "solutions" / f"{stem}.py")]  # what has exercises has all forms
@@ -27,6 +27,11 @@ def clean_env(**more: str) -> dict[str, str]:
     """The environment without anything that could decide what a Python imports or a lesson does."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COURSE", "PYTEST", "VIRTUAL_ENV"))}
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1", "NO_COLOR": "1", **more}
+
+
+def lacks(lesson: str) -> str:
+    """What a lesson needs and this Python has not; empty if it has everything."""
+    return ", ".join(line for file in needs(lesson) for line in requirement_lines(ROOT / file) if not installed(line))
 
 
 def run(*command: str | Path, cwd: Path = ROOT, timeout: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +68,12 @@ def copy_course(into: Path) -> Path:
         if (ROOT / folder).is_dir():
             ignore = shutil.ignore_patterns("__pycache__", ".*")
             shutil.copytree(ROOT / folder, into / folder, ignore=ignore)
-    for name in ("pyproject.toml", "course.py", *(path.name for path in ROOT.glob("requirements*.txt"))):
+    for name in (
+        "pyproject.toml",
+        "course.py",
+        "constraints-cpu.txt",
+        *(path.name for path in ROOT.glob("requirements*.txt")),
+    ):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, into / name)
     done = python("tools/cut.py", "--force", cwd=into)

@@ -56,8 +56,13 @@ def test_whatever_the_knobs_say_everybody_ends_or_was_refused(way, budget, thres
 
 
 def test_knobs_that_contradict_each_other_are_one_sentence():
-    with pytest.raises(CourseError, match="chunked_prefill is off"):
-        frames(Knobs("whole prompts", threshold=8))
+    with pytest.raises(CourseError, match="it must be at least 0"):
+        frames(Knobs(threshold=-1))
+
+
+def test_without_chunks_a_threshold_changes_nothing():
+    free, capped = (frames(Knobs("whole prompts", budget=192, threshold=n)) for n in (0, 8))
+    assert [frame.columns for frame in capped] == [frame.columns for frame in free]
 
 
 def test_the_bars_under_the_strip_are_the_longest_gap():
@@ -65,6 +70,11 @@ def test_the_bars_under_the_strip_are_the_longest_gap():
     assert mixed.longest == mixed.knobs.budget == max(column.gap for column in mixed.columns)
     paid = max(column.gap for column in unmixed.columns if column.paid)
     assert unmixed.longest == paid > 5 * unmixed.knobs.budget
+
+
+def test_a_gap_that_is_still_open_is_in_the_headline():
+    for frame in frames(PRESETS["chunks, prompts first"]):
+        assert frame.longest == max(column.gap for column in frame.columns[: frame.number])
 
 
 def test_a_threshold_lets_the_short_one_pass():

@@ -30,6 +30,15 @@ def errors(notebook) -> list[str]:
     ]
 
 
+def printed(notebook) -> list[str]:
+    """What each code cell printed: every number of it is computed or drawn from a seed, so it is the same in every run."""
+    return [
+        "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
 @lessons
 def test_a_notebook_runs_headless_in_under_a_minute(fresh, lesson, tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed: notebooks are not run")
@@ -47,6 +56,7 @@ def test_a_notebook_runs_headless_in_under_a_minute(fresh, lesson, tmp_path, mon
     client.execute()
     assert not errors(notebook)
     assert time.monotonic() - start < SECONDS
+    assert printed(notebook) == printed(read(lesson)), f"stale: python tools/build_notebooks.py {lesson}"
 
 
 @lessons

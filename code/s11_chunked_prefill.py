@@ -32,7 +32,8 @@ class ChunkedScheduler(Scheduler):
 
         The gap is what it knows less what it has computed: `num_tokens - num_computed_tokens`, at least 1 here.
         budget: tokens left in this step; 0, or less, if it is spent.
-        1. Without `config.chunked_prefill`: the whole gap, or 0 if the budget is smaller.
+        1. Without `config.chunked_prefill`: the whole gap, or 0 if the budget is smaller. The threshold is ignored without
+           chunking.
         2. Otherwise the smaller of gap and budget;
         3. and, with a `config.long_prefill_token_threshold` above 0, no more than that, unless the request is the only one
            that runs or waits.
@@ -70,7 +71,8 @@ class ChunkedScheduler(Scheduler):
     def gate(self, request: Request, chunk: int) -> int:
         """Blocks that must be free, above the watermark, for a request to join with this chunk. Roughly 4 lines.
 
-        `pool.missing(request, n)` is what it lacks for its next n tokens.
+        `pool.missing(request, n)` is what it lacks for its next n tokens, behind those computed and beside the blocks it has.
+        The watermark is not your business: `why_wait` takes it off the free blocks.
         `config.admission` "chunk": those for its first chunk. "full_prompt": those for all that it knows, prompt and output. It
         is a check, not a reservation: `compute` takes blocks for the chunk only, and the next one in line may ask for the same.
         """

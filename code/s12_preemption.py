@@ -43,7 +43,7 @@ def recompute_ms(cost: CostModel, tokens: int, decodes: int = 0, quadratic_ms: f
 
     The step with these tokens less the step that would have been run without them: `cost.step_ns(n, kv)` for
     n = decodes + tokens and kv = tokens, less `cost.step_ns(decodes, 0)` if there are decodes; plus quadratic_ms.
-    Below the knee of the profile the difference is close to nothing: those tokens are free.
+    Below the knee of the profile the difference is small; how small depends on the profile.
     """
     raise NotImplementedError
 
@@ -69,7 +69,7 @@ def swap_ms(model: Model, tokens: int, link: Link = PCIE4, block_size: int = 16)
 
 @exercise
 def last_admitted(request: Request) -> float:
-    """The key that is the same for all, so that the tie decides. Roughly 1 line."""
+    """The key that is the same for all, so that the tie decides: the last by admission, not by `add`. Roughly 1 line."""
     raise NotImplementedError
 
 
@@ -188,8 +188,9 @@ class SwappingScheduler(ChunkedScheduler):
 
         They stand at the head of `waiting`. While the head is in `cpu_tables`:
         1. `self.batch.head = self.why_wait(head, budget)`; with a reason, stop. (It needs GPU blocks for all that is stored and for
-           the next token: its table is empty, so `why_wait` counts them all.)
-        2. `budget = self.join(head, budget)`: its KV comes back, and it computes what it is behind by, one token.
+           what it computes next: its table is empty, so `why_wait` counts them all.)
+        2. `budget = self.join(head, budget)`: its KV comes back, and it computes its `chunk_size`: one token for a decode, the
+           next chunk in mid-prompt.
         """
         raise NotImplementedError
 

@@ -34,6 +34,7 @@ ROOT = TESTS.parent
 LESSON = re.compile(r"s\d\d_\w+")
 THOROUGH = os.environ.get("COURSE_THOROUGH") == "1"
 SECONDS_PER_TEST = 50 if THOROUGH else 5  # the slowest takes a fraction of a second
+KERNELS_TAKE = 4  # times as much: Triton's interpreter needs milliseconds for a line
 AGAIN = 0.1  # seconds until the next alarm, where a bare `except:` has swallowed one
 ALARMS = 20  # with so many swallowed, the process is ended
 
@@ -169,6 +170,9 @@ def pytest_make_collect_report(collector):
     lessons.activate(collector.path)
     if not LESSON.fullmatch(lessons.under_test):
         return None
+    if missing := no_torch(lessons.under_test):
+        where = (str(collector.path), 0, f"{lessons.under_test} {missing}")
+        return pytest.CollectReport(collector.nodeid, "skipped", where, [])
     option = collector.config.option
     alarm = Alarm(getattr(option, "timeout", 0) or 0, collector.nodeid, lambda: None)
     alarm.set()
@@ -197,6 +201,16 @@ def pytest_collectreport(report):
     if report.failed and all(report.nodeid != failure["test"] for failure in result.failed):
         result.failed.append({"test": report.nodeid, "where": "", "message": report.longreprtext.strip()})
     return (yield)
+
+
+def no_torch(lesson: str) -> str:
+    """Why a lesson on kernels can't be imported here, if it can't. Torch is loaded outside of the time limit: it takes seconds."""
+    return importlib.import_module("kit.gpu").lacking(kernels=False) if has_kernels(lesson) else ""
+
+
+def has_kernels(lesson: str) -> bool:
+    file = ROOT / "code" / f"{lesson}.py"
+    return file.exists() and "from kit.gpu import" in file.read_text("utf-8", "replace")
 
 
 def imported_names(test_file: Path, lesson: str) -> list[str]:
@@ -255,7 +269,7 @@ def pytest_runtest_makereport(item, call):
         result.passed += 1
     if rang is None and (call.excinfo is None or report.outcome == "skipped"):
         return report
-    error = call.excinfo.value if call.excinfo is not None else None
+    error = in_kernel(call.excinfo.value) if call.excinfo is not None else None
     if rang is not None and not isinstance(error, TooSlow):
         error = rang
     todo = not_written(error)
@@ -273,6 +287,13 @@ def pytest_runtest_makereport(item, call):
         if item.config.option.tbstyle == "auto":
             report.longrepr = message
     return report
+
+
+def in_kernel(error: BaseException) -> BaseException:
+    """What went wrong inside a kernel, out of the errors in which Triton's interpreter wraps it, one for each call."""
+    while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def not_written(error: BaseException | None) -> NotWritten | None:
@@ -454,7 +475,10 @@ def pytest_timeout_set_timer(item, settings):
     if not item.path.is_relative_to(TESTS):
         return None  # pytest-timeout's own way
     capture = item.config.pluginmanager.getplugin("capturemanager")
-    item.alarm = Alarm(settings.timeout or 0, item.nodeid, lambda: capture and capture.suspend_global_capture(in_=True))
+    seconds = settings.timeout or 0
+    if seconds == SECONDS_PER_TEST and has_kernels(lessons.under_test):
+        seconds *= KERNELS_TAKE
+    item.alarm = Alarm(seconds, item.nodeid, lambda: capture and capture.suspend_global_capture(in_=True))
     item.alarm.set(settings.method == "signal")
     item.cancel_timeout = item.alarm.cancel
     return True

@@ -47,6 +47,16 @@ def expect(where: str, call: str, got: Any, want: Any, cause: str, see: str) -> 
         mismatch(where, call, show(got), show(want), cause, see)
 
 
+def expect_attention(where: str, call: str, got: Any, batch: Any, see: str, **how: Any) -> None:
+    """Fail unless a kernel's output is the attention of a batch of kit.ragged. how: `window`, `tile` and `splits`, for `verdict`."""
+    __tracebackhide__ = True
+    from kit.ragged import verdict
+
+    found = verdict(got, batch, **how)
+    if found.wrong:
+        mismatch(where, call, found.wrong, f"attention in float64, to {found.tolerance:.0e} of it", found.cause, see)
+
+
 def attempt(where: str, call: str, see: str, function: Callable, *args: Any, nobody_left: str = "") -> Any:
     """Call a function; an error that a wrong eviction ends in becomes a Mismatch with its cause.
 

@@ -97,7 +97,7 @@ class TestChunkSize:
 
     @pytest.mark.parametrize("budget", [0, -2])
     def test_a_spent_budget_gives_nothing(self, budget):
-        cause = "never below 0: with 6 decodes in a step of 4, 4 - 6 = -2 is what min() alone would compute"
+        cause = "never below 0: our decode pass stops first, but who charges 6 decodes to a step of 4 asks with 4 - 6 = -2"
         self.check(f"{budget} tokens left", *self.queued(13), budget, 0, cause)
         cause = "never below 0, with chunks or without"
         self.check(f"{budget} tokens left, not chunked", *self.queued(13, chunked_prefill=False), budget, 0, cause)
@@ -108,6 +108,16 @@ class TestChunkSize:
         self.check("not chunked, prompt 7, 8 left", scheduler, one, 8, 7, cause)
         self.check("not chunked, prompt 7, 7 left", scheduler, one, 7, 7, cause + "; an exact fit is enough")
         self.check("not chunked, prompt 7, 6 left", scheduler, one, 6, 0, cause)
+
+    def test_without_chunking_the_threshold_is_ignored(self):
+        cause = "`config.chunked_prefill` is off: the threshold is ignored, it keeps no whole prompt out"
+        options = {"chunked_prefill": False, "long_prefill_token_threshold": 4}
+        scheduler, one = self.queued(10, 1, **options)
+        self.check("not chunked, threshold 4, prompt 10, 32 left, R0 waits", scheduler, one, 32, 10, cause)
+        scheduler, a, b = machine(32, **options), request("A", 10, 2), request("B", 10, 2)
+        queue(scheduler, a, b)
+        where = "not chunked, threshold 4, A10 and B10 wait, budget 32"
+        expect(where, "schedule()", scheduler.schedule().tokens, {a: 10, b: 10}, cause, MUCH)
 
     def test_a_threshold_caps_a_chunk_while_others_wait(self):
         cause = "the smallest of gap, budget and long_prefill_token_threshold; R0 waits for what it leaves"
@@ -299,6 +309,24 @@ class TestGate:
         queue(scheduler, one)
         cause = "pool.missing for the whole gap: 30 tokens are 8 blocks of 4, whatever the first chunk is"
         self.check("admission full_prompt, prompt 30, chunk 8", scheduler, one, 8, 8, cause)
+
+    def test_what_it_has_already_is_not_asked_for_again(self):
+        where = "L, prompt 30, has computed 6 of it and holds 2 blocks"
+        cause = "pool.missing counts from what is computed and takes off the blocks it holds: 6 + 5 tokens, 3 blocks, 2 are there"
+        scheduler = machine()
+        one = midway(scheduler, request("L", 30, 3), 6)
+        self.check(f"admission chunk, {where}", scheduler, one, 5, 1, cause)
+        cause = "the next n tokens of `missing` are the gap, 30 - 6, not num_tokens: 8 blocks in all, 2 are there"
+        scheduler = machine(admission="full_prompt")
+        one = midway(scheduler, request("L", 30, 3), 6)
+        self.check(f"admission full_prompt, {where}", scheduler, one, 5, 6, cause)
+
+    def test_the_watermark_is_not_the_gates(self):
+        cause = "`why_wait` takes the watermark off the free blocks; added here as well, it is kept back twice"
+        for admission, want in (("chunk", 2), ("full_prompt", 8)):
+            scheduler, one = machine(blocks=12, watermark=0.25, admission=admission), request("L", 30, 3)
+            queue(scheduler, one)
+            self.check(f"admission {admission}, 3 of 12 blocks kept back, prompt 30", scheduler, one, 8, want, cause)
 
     def test_full_prompt_counts_the_outputs_of_who_returns(self):
         scheduler, one = machine(admission="full_prompt"), request("A", 3, 9, made=6)
@@ -580,7 +608,10 @@ class TestRandomTightLoads:
             before = {one.id: run.scheduler.decodes(one) for one in [*run.scheduler.running, *run.scheduler.waiting]}
             batch = run.schedule()
             kinds = {before.get(one.id, False) for one in batch.tokens}
-            cause = "prompts and decodes never share a step; a decode is who lacks one token, the last it sampled"
+            cause = (
+                "prompts and decodes never share a step; a decode is who lacks one token, the last it sampled. "
+                "The second admit_pass comes only after an eviction, which lets nobody in"
+            )
             expect(run.at(run.now + 1), "kinds in one step", len(kinds) < 2, True, cause, STEP)
             run.update(batch)
             if run.now > 1000:

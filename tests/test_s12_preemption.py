@@ -68,7 +68,10 @@ class TestRecomputeMs:
         expect(where, "recompute_ms()", round(got, 6), want, cause, BILLS)
 
     def test_alone_it_pays_for_the_whole_step(self):
-        cause = "with no decodes the step is run for this alone: cost.step_ns(tokens, tokens), floor and all"
+        cause = (
+            "with no decodes the step is run for this alone, floor and all: subtract nothing. "
+            "cost.step_ns(tokens, tokens), for the step reads the KV of `tokens`"
+        )
         self.check("4 tokens, no decodes, a step costs max(10, n) ms", recompute_ms(Price(), 4), 10.0004, cause)
         self.check("40 tokens, no decodes", recompute_ms(Price(), 40), 40.004, cause)
 
@@ -148,6 +151,26 @@ class TestVictimKeys:
     def test_the_last_admitted(self):
         cause = "its key is the same for all, and among equals the one that stands last is evicted"
         expect(self.WHERE, "the last admitted", self.picked(last_admitted), "C", cause, WHOM)
+
+    def test_the_last_admitted_is_not_the_last_that_was_added(self):
+        scheduler = self.scheduler(last_admitted)
+        a, b, c = scheduler.running
+        scheduler.running[:] = [c, a, b]  # A was evicted once and has come back, B was in the queue for long
+        a.num_preemptions = 1
+        where = "added A, B, C; admitted C, A (evicted before), B"
+        cause = "last by admission, the end of `running`: not by `add` (request.order)"
+        expect(where, "the last admitted", scheduler.pick_victim().id, "B", cause, WHOM)
+        b.num_preemptions = 2
+        cause = "last by admission; how often it was evicted before has no part in it"
+        expect(f"{where}; B evicted twice", "the last admitted", scheduler.pick_victim().id, "B", cause, WHOM)
+
+    def test_outputs_are_counted_in_mid_prompt_too(self):
+        half, back = request("H", 12, 9), request("R", 6, 9, made=5)
+        half.num_computed_tokens, back.num_computed_tokens = 4, 2
+        got = fewest_outputs(half), fewest_outputs(back)
+        cause = "num_output_tokens: what is computed says nothing of outputs, nor does an eviction take them back"
+        where = "H stored 4 of its prompt of 12; R, prompt 6 and 5 outputs, was evicted and has 2 computed again"
+        expect(where, "fewest_outputs(H), (R)", got, (0, 5), cause, WHOM)
 
     def test_the_fewest_outputs(self):
         cause = "A and C have 4 outputs each, fewer than B's 5; C stands behind A. Outputs are what its user has read"
@@ -331,7 +354,8 @@ class TestSwapInPass:
         self.run(scheduler)
         batch = scheduler.batch
         got = (ids(batch.swapped_in), ids(batch.resumed), ids(scheduler.running))
-        expect(self.WHERE, "swapped in, resumed, running", got, (["B", "C"], [], ["A", "B", "C"]), "call self.join", SWAP)
+        cause = "call self.join, for the head of `waiting` each time: cpu_tables is in the order of the evictions"
+        expect(self.WHERE, "swapped in, resumed, running", got, (["B", "C"], [], ["A", "B", "C"]), cause, SWAP)
 
     def test_every_copy_back_is_listed_and_the_cpu_blocks_are_free(self):
         scheduler, (b, c) = self.swapped()

@@ -86,7 +86,7 @@ class Frame:
     number: int
     columns: tuple[Column, ...] = field(repr=False)
     bars: tuple[Bar, ...] = field(repr=False)
-    longest: int
+    longest: int  # the largest gap so far, those still open among them
     first_token: dict[str, int]
     note: str
 
@@ -139,8 +139,9 @@ def frames(knobs: Knobs) -> list[Frame]:
             if isinstance(error, RequestRefused)
         ]
         head = next(iter(scheduler.waiting), None)
-        note = f"{head.id} waits: {batch.head}" if head is not None and batch.head else "nobody waits"
-        moments.append((bars, max(lesson.longest_gap(log).values(), default=0), dict(first), " ".join(refused) or note))
+        note = f"{head.id} waits: {batch.head}" if head is not None and batch.head else "the queue is empty"
+        longest = max([*lesson.longest_gap(log).values(), *(column.gap for column in columns)], default=0)
+        moments.append((bars, longest, dict(first), " ".join(refused) or note))
         if not batch.tokens and not scheduler.running and not engine.arrivals:
             break  # nothing can change any more: one idle step says it all
     return [Frame(knobs, i, tuple(columns), *moment) for i, moment in enumerate(moments, 1)]

@@ -7,16 +7,17 @@ once, at decoration; a call costs what a plain function costs.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
+
+Marked = TypeVar("Marked")  # a function or a kernel
 
 strict: set[str] = set()  # file names without suffix, e.g. "s10_scheduler": lessons under test
 pieces: dict[tuple[str, str], str] = {}  # (lesson, qualified name) -> "yours", "borrowed", "unwritten" or "given"
@@ -26,10 +27,12 @@ class NotWritten(BaseException):
     """An exercise was called that nobody has written. Not an Exception, so no `pytest.raises` takes it for an answer."""
 
 
-def exercise(function: Callable) -> Callable:
-    """Mark what the learner writes. Innermost decorator: below `@property`, `@classmethod` and `@staticmethod`."""
-    if not isinstance(function, FunctionType):
-        return _kernel_exercise(function)
+def exercise(marked: Marked) -> Marked:
+    """Mark what the learner writes. Innermost decorator: below `@property`, `@classmethod` and `@staticmethod`.
+
+    A Triton kernel, or a piece of one, is an exercise like any other: there it stands above `@jit`, of kit.gpu.
+    """
+    function = _function(marked)
     path = Path(function.__code__.co_filename).resolve()
     lesson, name = path.stem, function.__qualname__
     written = is_written(function)
@@ -37,42 +40,50 @@ def exercise(function: Callable) -> Callable:
         pieces[lesson, name] = "given"
     elif lesson in strict:
         pieces[lesson, name] = "yours" if written else "unwritten"
-        return function if written else _raiser(function, path)
+        return marked if written else _raiser(marked, path)
     elif written and not wants_solutions():
         pieces[lesson, name] = "yours"
     else:
         pieces[lesson, name] = "borrowed"
-        return _borrow(function, SOLUTIONS / path.name)
-    return function
+        return _borrow(marked, SOLUTIONS / path.name)
+    return marked
 
 
-def _kernel_exercise(kernel: Any) -> Any:
-    """The same for a Triton kernel or a piece of one. Its body can't be lent: Triton reads source, so the whole object is."""
-    function = kernel.fn
-    path = Path(function.__code__.co_filename).resolve()
-    lesson, name = path.stem, function.__qualname__
-    written = is_written(function)
-    if path.parent == SOLUTIONS:
-        pieces[lesson, name] = "given"
-    elif lesson in strict:
-        pieces[lesson, name] = "yours" if written else "unwritten"
-        return kernel if written else _raiser(function, path)
-    elif written and not wants_solutions():
-        pieces[lesson, name] = "yours"
-    else:
-        pieces[lesson, name] = "borrowed"
-        return getattr(_answers(lesson), name)
-    return kernel
+class UnwrittenKernel:
+    """Stands where a kernel, or a piece of one, is still missing: called or launched, it raises NotWritten."""
+
+    def __init__(self, raiser: Callable) -> None:
+        self.fn = raiser
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        self.fn()
+
+    def __getitem__(self, grid: object) -> Callable:
+        return self
 
 
-@lru_cache
-def _answers(lesson: str) -> ModuleType:
-    """The lesson in solutions/, under a name of its own beside the learner's."""
-    spec = importlib.util.spec_from_file_location(f"answers_to_{lesson}", SOLUTIONS / f"{lesson}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def ask_for_unwritten(function: FunctionType) -> None:
+    """NotWritten if the code of a kernel names a piece, or one of its pieces does, that is not written.
+
+    kit.gpu asks before each launch. The interpreter would come to the piece by itself; a compiler only says that it can't
+    compile such a thing.
+    """
+    asked, ahead = {function}, [function]
+    while ahead:
+        now = ahead.pop(0)
+        for name in now.__code__.co_names:
+            piece = now.__globals__.get(name)
+            if isinstance(piece, UnwrittenKernel):
+                piece()
+            inner = getattr(piece, "fn", None)
+            if isinstance(inner, FunctionType) and inner not in asked:
+                asked.add(inner)
+                ahead.append(inner)
+
+
+def _function(marked: Any) -> FunctionType:
+    """The function behind a mark: Triton keeps that of a kernel as its `fn`."""
+    return marked if isinstance(marked, FunctionType) else marked.fn
 
 
 def is_written(function: Callable) -> bool:
@@ -100,19 +111,31 @@ def _blank() -> None:
     raise NotImplementedError
 
 
-def _borrow(function: FunctionType, answers: Path) -> Callable:
-    """The answer's code over the learner's own globals, so that no class exists twice, also under `__main__`."""
+def _borrow(marked: Any, answers: Path) -> Any:
+    """The answer's code over the learner's own globals, so that no class exists twice, also under `__main__`.
+
+    Triton reads a kernel's source where its code comes from, and looks up what it calls in its globals: the same will do.
+    """
+    function = _function(marked)
     code = _module_code(str(answers)) if answers.exists() else None
     for part in function.__qualname__.split("."):
         code = next((c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == part), None) if code else None
     if code is None or code.co_freevars:
-        return _raiser(
-            function, Path(function.__code__.co_filename), "has no answer in solutions/ to borrow: was it renamed?"
-        )
+        path = Path(function.__code__.co_filename)
+        return _raiser(marked, path, "has no answer in solutions/ to borrow: was it renamed?")
     borrowed = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
     for attribute in ("__kwdefaults__", "__annotations__", "__qualname__", "__doc__", "__module__"):
         setattr(borrowed, attribute, getattr(function, attribute))
-    return borrowed
+    return _like(marked, borrowed)
+
+
+def _like(marked: Any, function: FunctionType) -> Any:
+    """`function` as a kernel where `marked` is one."""
+    if isinstance(marked, FunctionType):
+        return function
+    from kit.gpu import jit
+
+    return jit(function)
 
 
 @lru_cache
@@ -120,7 +143,8 @@ def _module_code(path: str) -> CodeType:
     return compile(Path(path).read_text("utf-8"), path, "exec")
 
 
-def _raiser(function: FunctionType, path: Path, why: str = "is not written yet") -> Callable:
+def _raiser(marked: Any, path: Path, why: str = "is not written yet") -> Any:
+    function = _function(marked)
     line = max(line for *_, line in function.__code__.co_lines() if line)  # the `raise` that is to be replaced
     where = f"{path.parent.name}/{path.name}:{line} {function.__qualname__}"
 
@@ -128,14 +152,14 @@ def _raiser(function: FunctionType, path: Path, why: str = "is not written yet")
         raise NotWritten(f"{where} {why}")
 
     not_written.__doc__, not_written.__qualname__ = function.__doc__, function.__qualname__
-    return not_written
+    return not_written if marked is function else UnwrittenKernel(not_written)
 
 
 def graft(path: Path, namespace: dict) -> str:
     """Put the methods and functions of a wrong answer into a lesson's `namespace`; returns the file's docstring.
 
-    A wrong answer is a file of classes with only the methods that it changes (or of plain functions), written as if it
-    stood inside the lesson.
+    A wrong answer is a file of classes with only the methods that it changes (or of functions and kernels), written as if
+    it stood inside the lesson.
     """
     scope = dict(namespace)
     before = {id(value) for value in scope.values()}
@@ -149,10 +173,8 @@ def graft(path: Path, namespace: dict) -> str:
     for name, value in scope.items():
         if name not in namespace or id(value) in before:
             continue
-        if isinstance(value, FunctionType):
-            namespace[name] = at_home(value)
-        elif hasattr(value, "fn"):  # a Triton kernel
-            namespace[name] = value
+        if isinstance(getattr(value, "fn", value), FunctionType):  # a function, or a Triton kernel
+            namespace[name] = _like(value, at_home(_function(value)))
         elif isinstance(value, type):
             for attribute, member in vars(value).items():
                 if isinstance(member, FunctionType):

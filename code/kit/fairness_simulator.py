@@ -326,4 +326,6 @@ def show(preset: str = "two classes") -> Any:
         def __repr__(self) -> str:  # what a viewer without widgets shows
             return f"{presets()[choice.value].title}: {len(state['run'])} steps"
 
-    return Seats([w.HBox([choice, order, admission]), w.HBox([seats, aging, skip]), w.HBox([play, step]), screen])
+    box = Seats([w.HBox([choice, order, admission]), w.HBox([seats, aging, skip]), w.HBox([play, step]), screen])
+    box.add_class("kit-simulator")
+    return box

@@ -170,9 +170,10 @@ def where_they_cross(s12: ModuleType) -> dict[str, Any]:
     print(table(columns, rows) + "\n")
     decided = sum(row[-1] != row[-2] for row in rows)
     _say(
-        "Alone, a step has to be paid from its floor, and a short swap is cheaper everywhere. Beside others the floor is paid: "
-        "the first tokens are free, and short ones are cheaper to recompute everywhere. What happens to long ones is in the two "
-        f"slopes. Attention, which grows with the square, changes {decided} of the {len(rows)} rows, where the slopes are close."
+        "Alone, a step has to be paid from its floor, and a short swap is cheaper everywhere. Beside others the floor is paid, "
+        "and the shortest are cheaper to recompute on three of the four machines; the first is below. What happens to long ones is "
+        f"in the two slopes. Attention, which grows with the square, changes {decided} of the {len(rows)} rows, where the slopes "
+        "are close."
     )
     first = straightened(machines()[0])
     flat = cheaper(s12, first, BESIDE, s12.PCIE4)

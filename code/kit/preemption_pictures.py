@@ -294,4 +294,6 @@ def player(s12: ModuleType) -> Any:
             text = describe(state["frames"][-1]) if state["frames"] else "The simulator could not run."
             return {**(super()._repr_mimebundle_(**options) or {}), "text/plain": text}
 
-    return Player([w.HBox(rows[:3]), w.HBox(rows[3:]), w.HBox([play, step]), picture])
+    box = Player([w.HBox(rows[:3]), w.HBox(rows[3:]), w.HBox([play, step]), picture])
+    box.add_class("kit-simulator")
+    return box

@@ -378,6 +378,33 @@ def rerun(load: Load | None = None, cost: Any = None, **options: Any) -> str:
     return f"{load.name}, {len(load):,} requests; {cost.label}\n{table(('of the hour', ''), rows)}"
 
 
+def knobs() -> Any:
+    """`rerun` with three knobs, for a notebook: the hour is served again when one is let go. Without ipywidgets one table."""
+    try:
+        import ipywidgets as w
+    except ImportError:
+        print("The knobs need ipywidgets (python3 course.py lab installs it); here is the hour with a budget of 512.")
+        print(rerun())
+        return None
+    budget = w.SelectionSlider(options=BUDGETS, value=512, description="budget", continuous_update=False)
+    blocks = w.SelectionSlider(options=POOLS, value=4000, description="KV blocks", continuous_update=False)
+    admission = w.ToggleButtons(options=ADMISSIONS)
+    screen = w.HTML()
+
+    def serve(_: Any = None) -> None:
+        text = rerun(max_num_batched_tokens=budget.value, num_blocks=blocks.value, admission=admission.value)
+        screen.value = f"<pre>{text}</pre>"
+
+    class Hour(w.VBox):
+        def __repr__(self) -> str:  # what a viewer without widgets shows
+            return screen.value.removeprefix("<pre>").removesuffix("</pre>")
+
+    for knob in (budget, blocks, admission):
+        knob.observe(serve, "value")
+    serve()
+    return Hour([w.HBox([budget, blocks, admission]), screen])
+
+
 def grid(
     load: Load, cost: Any, watch: Callable[[int], None], budgets: Sequence[int] = BUDGETS, pools: Sequence[int] = POOLS
 ) -> list[tuple[str, int, int, Outcome]]:

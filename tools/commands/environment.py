@@ -16,8 +16,9 @@ from commands.common import ROOT, Problem
 
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-NUMPY = "requirements-numpy.txt"
-NEEDS = {"s01": NUMPY, "s02": NUMPY, "s06": NUMPY}  # what a lesson needs beyond the standard library
+NUMPY, KERNELS = "requirements-numpy.txt", "requirements-kernels.txt"
+NEEDS = {"s01": NUMPY, "s02": NUMPY, "s06": NUMPY, "s17": KERNELS, "s18": KERNELS}  # beyond the standard library
+CPU_ONLY = "constraints-cpu.txt"  # a torch without the gigabytes that only a GPU needs
 NO_NETWORK = re.compile(r"connection|resolution|resolve|unreachable|timed out|no matching distribution", re.I)
 
 
@@ -64,12 +65,12 @@ def bring(requirements: str) -> None:
 
 
 def requirement_lines(path: Path) -> Iterator[str]:
-    """The requirements in a file and in those that it includes, without comments."""
+    """The requirements in a file and in those that it includes, without comments and what is for another system."""
     for line in path.read_text("utf-8").splitlines():
         line = line.partition("#")[0].strip()
         if line.startswith("-r "):
             yield from requirement_lines(path.parent / line[3:].strip())
-        elif line:
+        elif line and ("sys_platform" not in line or f'"{sys.platform}"' in line):
             yield line
 
 
@@ -113,12 +114,32 @@ def make_venv() -> None:
 
 def pip_install(requirements: str) -> None:
     command = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "-r", requirements]
+    if any(line.startswith("torch") for line in requirement_lines(ROOT / requirements)) and not has_torch():
+        print("torch and triton are large: half a gigabyte to download without a GPU, 3 GB with one.", file=sys.stderr)
+        if not has_gpu():
+            command += ["-c", CPU_ONLY]
     print(f"Installing into .venv: {_show(command)}", file=sys.stderr)
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     sys.stderr.write(done.stderr)
     if done.returncode:
         why = "is there a network?" if NO_NETWORK.search(done.stderr) else "its message is above."
         raise Problem(f"pip could not install {requirements} into .venv: {why} Then repeat the command")
+
+
+def has_torch() -> bool:
+    """Whether .venv has a torch already, perhaps a build that somebody chose: then that one stays."""
+    return any(VENV.glob("lib/python*/site-packages/torch")) or (VENV / "Lib/site-packages/torch").exists()
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA GPU can be seen, asked without torch: which torch to install depends on it."""
+    if any(Path("/proc/driver/nvidia/gpus").glob("*")):
+        return True
+    tool = shutil.which("nvidia-smi")
+    try:
+        return tool is not None and "GPU" in subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _show(command: list[str]) -> str:
