@@ -176,7 +176,7 @@ class SwappingScheduler(ChunkedScheduler):
         All copies out are made before all copies in. So once a step has brought somebody in, nobody can move out any more: the
         copy would read KV that has not arrived, or overwrite what has not left. (s13 evicts in its admission pass.)
         """
-        self.evictions = request.eviction = self.evictions + 1
+        self.evictions = request.eviction = self.evictions + 1  # `place`: the later of two victims stands in front
         if self.batch.swapped_in or not self.swap_out(request):
             super()._park(request)
 
