@@ -142,9 +142,10 @@ class FairScheduler(SwappingScheduler):
             self.waiting = TenantQueue(self.place, self.policy)
 
     def place(self, request: Request) -> tuple[float, ...]:
-        """As in s12; but where urgent requests take seats, a swapped one goes before others of its own priority only."""
+        """As in s12; but where a queue by priority takes seats, a swapped one goes before others of its own priority only."""
         swapped_first, *order = super().place(request)
-        return (order[0], swapped_first, *order) if self.config.preempt_for_priority else (swapped_first, *order)
+        by_priority = self.config.preempt_for_priority and isinstance(self.policy, Priority)
+        return (order[0], swapped_first, *order) if by_priority else (swapped_first, *order)
 
     @exercise
     def gate(self, request: Request, chunk: int) -> int:
