@@ -111,6 +111,8 @@ class SwappingScheduler(ChunkedScheduler):
     CPU blocks; from outside they are in `waiting`, like all who don't run. victim_key: None asks the policy, as in s10.
     """
 
+    lesson = "s12"
+
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
         super().__init__(config, policy)
         self.victim_key = victim_key

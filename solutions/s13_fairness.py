@@ -129,6 +129,8 @@ class TokenRatio:
 class FairScheduler(SwappingScheduler):
     """Admission with every choice that an operator has: order, gate, overtaking, and taking a seat."""
 
+    lesson = "s13"
+
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
         if policy is None and config.policy == "priority" and config.aging_per_step:
             policy = AgingPriority(config.aging_per_step)

@@ -13,7 +13,7 @@ from kit import options, traces
 from kit.config import Config
 from kit.experiments import label
 from kit.incidents import _heading, _say, print_limits, print_summary
-from kit.report import Report, Row, percentile, table
+from kit.report import Report, Row, done, percentile, table, whole
 from kit.request import Count, Request
 
 LESSON = "s13_fairness"
@@ -37,11 +37,11 @@ class Lab:
     def run(
         self, requests: Iterable[Request], config: Config, policy: Any = None, runner: Any = None, **attributes: Any
     ) -> Report:
-        """Run a load, the scheduler's extensions set by name."""
+        """Run a load to its end, the scheduler's extensions set by name. NotDone if it has none."""
         subject = self.scheduler(config, policy)
         for name, value in attributes.items():
             setattr(subject, name, value)
-        return self.engine(subject, runner, requests).run()
+        return done(self.engine(subject, runner, requests).run())
 
 
 def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
@@ -246,7 +246,7 @@ def a_flood(lab: Lab) -> dict[str, Any]:
     for name, policy in (("first come", None), ("fair share", lab.lesson.FairShare())):
         served, subject = Served(lab, "flood", "steady"), lab.scheduler(config, policy)
         served.attach(subject)
-        report = lab.engine(subject, None, flood()).run()
+        report = done(lab.engine(subject, None, flood()).run())
         total = max(sum(served.shares.values()), 1)
         row: list[Any] = [name, *(f"{served.shares.get(tenant, 0) / total:.0%}" for tenant in ("flood", "steady", "light"))]
         for tenant in ("flood", "steady", "light"):
@@ -397,8 +397,8 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
                             admission="to_completion" if mode == "estimate" else mode)  # fmt: skip
             estimate = lab.lesson.TokenRatio() if mode == "estimate" else None
             report = lab.run(load, config, runner=KnownLengths(lengths), estimate=estimate)
-            rows.append(("as needed" if limit is None else f"{limit}", mode, round(report.tokens_per_s), round(report.ttft_ms(50)),
-                         round(report.ttft_ms(99)), round(report.longest_gap_ms), report.preemptions,
+            rows.append(("as needed" if limit is None else f"{limit}", mode, round(report.tokens_per_s), whole(report.ttft_ms(50)),
+                         whole(report.ttft_ms(99)), round(report.longest_gap_ms), report.preemptions,
                          f"{100 * report.rec_new:.1f}%", max(report.num_running)))  # fmt: skip
     print(table(columns, rows) + "\n")
     chunk, safe, wide, wide_estimate, wide_chunk = rows[0], rows[3], rows[7], rows[6], rows[4]
@@ -434,11 +434,11 @@ def in_time(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
                 subject.ttft_target_ms = ttft_ms
             if name == "s10's guess":
                 subject.predict_ttft_ms = base.__get__(subject)
-            report = lab.engine(subject, None, traces.story_c(600, rate=rate)).run()
+            report = done(lab.engine(subject, None, traces.story_c(600, rate=rate)).run())
             good = lab.lesson.goodput(report.rows, ttft_ms, tpot_ms)
             in_ttft = sum(row.ttft_ms <= ttft_ms for row in report.finished)
             rows.append((f"{rate:g}/s", name or "-", len(report.refused), len(report.finished), in_ttft, good,
-                         round(report.ttft_ms(50)), round(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
+                         whole(report.ttft_ms(50)), whole(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
     columns = ("arrivals", "refuse", "refused", "served", "TTFT met", "good", "TTFT p50", "p99 ms", "tok/s")
     print(table(columns, rows) + "\n")
     late, low, mended = rows[3:]
