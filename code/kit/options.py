@@ -122,7 +122,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=_one_of("model", MODELS),
             help="tell real stories, with s06's model; needs NumPy",
         )
-    add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
+    add("--json", metavar="FILE", type=_file("json", writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -365,7 +365,7 @@ def _json_object(path: str) -> dict[str, Any]:
     return value
 
 
-def _writable(path: str) -> str:
+def writable(path: str) -> str:
     """Checked before a long run, without touching the file."""
     file = Path(path)
     folder = file.parent
