@@ -437,8 +437,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         for name in known if names == ["all"] else names:
             if name not in known:
-                alone = " `all` and `table` stand alone." if name in ("all", "table") else ""
-                raise CourseError(f"there is no claim {name!r}; choose from {', '.join(known)}, all, table.{alone}")
+                if name in ("all", "table"):
+                    raise CourseError(f"`{name}` stands alone: leave out the other names")
+                raise CourseError(f"there is no claim {name!r}; choose from {', '.join(known)}, all, table")
             claim = known[name]
             text = f"{claim.statement}\n{claim.verdict}\n{told(claim)}"
             print(
