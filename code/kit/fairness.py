@@ -12,7 +12,7 @@ from typing import Any
 from kit import options, traces
 from kit.config import Config
 from kit.experiments import label
-from kit.incidents import _heading, _say, print_limits, print_summary
+from kit.incidents import _heading, _say, print_limits, print_refused, print_summary
 from kit.report import Report, Row, done, percentile, table, whole
 from kit.request import Count, Request
 
@@ -60,8 +60,10 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
     elif any((args.budget, args.blocks, args.policy, args.config)):
         config = options.config_from(args, max_num_batched_tokens=512, max_num_seqs=16, num_blocks=2000)
         print_limits("Two classes: 40 jobs from the start (priority 1), 160 urgent ones at 8/s (priority 0)", config)
-        rows = [two_classes_row("as you set it", lab.run(two_classes(), config), lab, targets)]
+        report = lab.run(two_classes(), config)
+        rows = [two_classes_row("as you set it", report, lab, targets)]
         print(table(TWO_CLASSES, rows))
+        print_refused(report)
         result = {"rows": [dict(zip(TWO_CLASSES_JSON, row)) for row in rows]}
     else:
         print(f"Every millisecond below is {label()}. Percentiles are nearest-rank.")
@@ -80,7 +82,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
 def by_class(rows: Iterable[Row], which: Which, unit_ns: float = 1e9) -> list[str]:
     """p50, p99 and max of the TTFT of a class, in seconds."""
     times = [row.ttft_ns / unit_ns for row in rows if row.ttft_ns is not None and which(row)]
-    return [f"{percentile(times, p):.2f}" for p in (50, 99, 100)]
+    return [f"{percentile(times, p):.2f}" if times else "-" for p in (50, 99, 100)]
 
 
 # 1 ------------------------------------------------------------------------------------------------------------------

@@ -348,6 +348,11 @@ def print_summary(title: str, config: Config, report: Report) -> None:
     )
     if report.diagnosis:
         print(f"\n{report.end}: {report.diagnosis}")
+    print_refused(report)
+
+
+def print_refused(report: Report) -> None:
+    """Who was turned away, by reason and, of the first, by name."""
     if report.refused:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in report.summary()["refused"].items())
         print(f"\nrefused at add: {reasons}")

@@ -423,6 +423,7 @@ def _one_load(args: argparse.Namespace, s12: ModuleType) -> dict[str, Any]:
     for name, report in reports.items():
         if report.diagnosis:
             print(f"\n{name} is {report.end}: {report.diagnosis}")
+    incidents.print_refused(next(iter(reports.values())))
     return {name: report.to_json() for name, report in reports.items()}
 
 
