@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizzes", "checks/wrong_answers")
+FOLDERS = ("code", "solutions", "tests", "tools", "lessons", "notebooks", "quizzes", "bench", "checks/wrong_answers")
 
 sys.path[:0] = [str(ROOT / "solutions"), str(ROOT / "tools")]
 

@@ -235,7 +235,11 @@ def test_without_its_packages_a_lesson_says_what_to_install(fresh, lesson):
     file = script(fresh, "code", lesson)
     kernels = "requirements-kernels.txt" in needs(lesson)
     words = "torch pip install -r requirements-kernels.txt" if kernels else "NumPy pip install numpy"
-    assert_refused(run(sys.executable, "-S", file), lesson, words)
+    done = run(sys.executable, "-S", file)
+    if lesson == "s17_triton_decode":  # it walks through its kernel in plain Python
+        assert done.returncode == 0 and all(word in done.stdout for word in f"Skipped {words}".split()), done.stderr
+    else:
+        assert_refused(done, lesson, words)
     done = run(sys.executable, "-S", fresh / "course.py", "run", lesson, cwd=fresh)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert all(word in done.stderr for word in ("numpy", f"course.py check {lesson[:3]}"))

@@ -1,16 +1,23 @@
 """s18 adds the rest of attention on the GPU: storing keys and values, and one kernel for prefill chunks and decodes together.
 
-The shape of the file: `write_kernel` and `write_kv`; two pieces more, and `attention_kernel`, which is s17's with many queries a
-request; `paged_attention`, which launches it; `TorchRunner`, the model behind the engine on torch tensors; `main`.
+The shape of the file: `write_kernel` and `write_kv`; three pieces more, and `attention_kernel`, which is s17's with many queries a
+request; `paged_attention`, which launches it; `tensors_of` and `TorchRunner`, the model behind the engine on tensors; `main`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from kit.config import positive
 from kit.exercise import exercise
-from kit.gpu import jit, need, tl, torch, triton
+from kit.gpu import DEVICE, jit, need, tl, torch, triton
+from kit.runner import BatchLike
+from s03_step_cost import A100_LLAMA3_8B, CostModel
+from s06_paged_attention import FlatBatch, flatten
 from s17_triton_decode import absorb, check, launch_options, slots_of, tile_for
 
 Tensor = Any  # torch.Tensor, where there is torch
@@ -34,10 +41,13 @@ def write_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, slot_mappin
     """Store the keys and values of a step's tokens. ValueError for tensors that don't go together.
 
     k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], changed in place. k, v: [tokens, num_kv_heads, head_dim].
-    slot_mapping: [tokens] int32 or int64; -1 skips the token.
+    slot_mapping: [tokens] int32 or int64; -1 skips the token. No slot may be named twice: who would be last?
     """
     need("s18")
-    num_slots = k_cache.shape[0] * k_cache.shape[1]
+    if not (k_cache.dim() == 4 and k.dim() == 3 and slot_mapping.dim() == 1):
+        raise ValueError(
+            f"a cache has 4 dimensions, k 3 and slot_mapping 1; these have {k_cache.dim()}, {k.dim()} and {slot_mapping.dim()}"
+        )
     if (
         k.shape != v.shape
         or k.shape[1:] != k_cache.shape[2:]
@@ -53,24 +63,56 @@ def write_kv(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, slot_mappin
             raise ValueError(f"k_cache is on {k_cache.device} and {name} on {tensor.device}: move one of them")
         if name != "slot_mapping" and tensor.dtype != k_cache.dtype:
             raise ValueError(f"k_cache is {k_cache.dtype} and {name} {tensor.dtype}: they must be alike")
+    if slot_mapping.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"slot_mapping is {slot_mapping.dtype}: it must be int32 or int64")
+    if not (k_cache.is_contiguous() and v_cache.is_contiguous()):
+        raise ValueError("a cache is not contiguous: a copy of it would be written, and the cache not")
     if not len(k):
         return
-    low, high = int(slot_mapping.min()), int(slot_mapping.max())
+    low, high, num_slots = int(slot_mapping.min()), int(slot_mapping.max()), k_cache.shape[0] * k_cache.shape[1]
     if low < -1 or high >= num_slots:
         raise ValueError(f"slots from {low} to {high}: the cache has 0 to {num_slots - 1}, and -1 skips a token")
     width = k.shape[1] * k.shape[2]
     lanes = triton.next_power_of_2(width)
-    write_kernel[(len(k),)](k_cache, v_cache, k.contiguous(), v.contiguous(), slot_mapping, WIDTH=width, LANES=lanes)
+    slots = slot_mapping.contiguous()
+    write_kernel[(len(k),)](k_cache, v_cache, k.contiguous(), v.contiguous(), slots, WIDTH=width, LANES=lanes)
+
+
+# Which program computes what. A tile is a program's queries, at most QUERIES of one request; each of them has GROUP heads that
+# share a KV head, and all of these are the rows of its dots.
+
+
+def num_tiles(num_tokens: int, num_seqs: int, queries: int) -> int:
+    """Numbers to launch: at least as many as tiles are needed, found without a look at who has how many queries.
+
+    Each request may leave one tile part-filled, so num_tokens // queries + num_seqs are enough. Some stay without work.
+    """
+    return num_tokens // queries + num_seqs
 
 
 @exercise
 @jit
-def request_of(query_start_loc, tile, num_seqs, QUERIES: tl.constexpr):
-    """Which request a program's tile of queries belongs to. Roughly 8 lines.
+def request_of(query_start_loc, number, num_seqs, QUERIES: tl.constexpr):
+    """Whose tile a number is. Roughly 8 lines.
 
-    query_start_loc: pointer to num_seqs + 1 numbers, as in s06's FlatBatch. Request i has its first tile at number
-    query_start_loc[i] // QUERIES + i: each request before it may leave one tile part-filled, so numbers are never shared, though some
-    stay unused. These numbers increase: find the last request whose first tile is not beyond `tile`, by bisection.
+    query_start_loc: pointer to num_seqs + 1 ints, as in s06's FlatBatch. number: from 0 up to `num_tiles`.
+    Request i begins with number query_start_loc[i] // QUERIES + i: each request before it may leave one tile part-filled, so two
+    requests never share a number, though some numbers have no work. These beginnings rise with i: find the last request whose
+    beginning is not beyond `number`, by bisection between 0 and num_seqs. Returns i.
+    """
+    raise NotImplementedError
+
+
+@exercise
+@jit
+def keys_for(stored_before, first_query, num_queries, QUERIES: tl.constexpr, WINDOW: tl.constexpr):
+    """Which keys a tile needs at all: (first, end), positions in its request, `end` not included. Roughly 4 lines.
+
+    stored_before: tokens of the request that earlier steps have stored. first_query: the tile's first query, counted from 0 within
+    the step's num_queries of this request; query j stands at position stored_before + j.
+
+    The tile's last query is the QUERIES-th from first_query, or the request's last one. Nobody in the tile sees beyond it.
+    Without a WINDOW everybody sees from 0 on; with one the first query begins earliest, WINDOW - 1 before its own position.
     """
     raise NotImplementedError
 
@@ -81,7 +123,7 @@ def causal(key_positions, query_positions, WINDOW: tl.constexpr):
     """Which keys each query sees: [ROWS, TILE] of bool. Roughly 3 lines.
 
     key_positions: [TILE]. query_positions: [ROWS]; both count from the start of the request. A query sees itself and what is before
-    it; with a WINDOW above 0 only the last WINDOW of those, itself among them.
+    it; with a WINDOW above 0 only the last WINDOW of those, itself among them. `x[None, :]` and `x[:, None]` make a row and a column.
     """
     raise NotImplementedError
 
@@ -127,13 +169,12 @@ def attention_kernel(
         queries = queries.to(tl.float32)
 
     stored_before = tl.load(seq_lens + request) - num_queries
-    end = stored_before + tl.minimum(first_query + QUERIES, num_queries)  # keys that the tile's last query sees
-    first = tl.maximum(stored_before + first_query + 1 - WINDOW, 0) // TILE if WINDOW > 0 else 0
+    first, end = keys_for(stored_before, first_query, num_queries, QUERIES, WINDOW)
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
-    for tile in range(first, tl.cdiv(end, TILE)):
+    for tile in range(first // TILE, tl.cdiv(end, TILE)):
         positions = tile * TILE + tl.arange(0, TILE)
         there = positions < end
         slots = slots_of(block_tables + request.to(tl.int64) * table_width, positions, there, BLOCK_SIZE)
@@ -169,6 +210,7 @@ def paged_attention(
     """
     need("s18")
     check(q, k_cache, v_cache, block_tables, seq_lens)
+    positive("window", window, 0)
     num_tokens, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     num_seqs = len(seq_lens)
@@ -189,7 +231,7 @@ def paged_attention(
     group = num_heads // num_kv_heads
     rows = 16 if int(counts.max()) == 1 else 32  # a step of decodes alone needs no more
     queries = rows // group
-    attention_kernel[(num_tokens // queries + num_seqs, num_kv_heads)](
+    attention_kernel[(num_tiles(num_tokens, num_seqs, queries), num_kv_heads)](
         *(out, q, k_cache, v_cache, block_tables, query_start_loc, seq_lens),
         *(math.log2(math.e) / math.sqrt(head_dim), block_tables.shape[1], num_seqs),
         NUM_KV_HEADS=num_kv_heads,
@@ -205,10 +247,67 @@ def paged_attention(
     return out
 
 
-def main(argv: list[str] | None = None) -> int:
-    from kit import kernels
+@dataclass(slots=True)
+class Tensors:
+    """s06's FlatBatch as the kernels take it, all on one device. T tokens, R requests."""
 
-    return kernels.prefill(argv, paged_attention, write_kv)
+    tokens: Tensor  # [T] int64
+    positions: Tensor  # [T] int64
+    slot_mapping: Tensor  # [T] int64
+    query_start_loc: Tensor  # [R + 1] int32
+    seq_lens: Tensor  # [R] int32
+    block_tables: Tensor  # [R, blocks of the longest] int32
+
+
+@exercise
+def tensors_of(flat: FlatBatch) -> Tensors:
+    """A step's six lists as tensors on DEVICE; dtypes as in `Tensors`. Roughly 8 lines.
+
+    `torch.tensor(list, dtype=…, device=DEVICE)` makes one from a list. Tables of different lengths make no rectangle: fill up the
+    short ones behind their own entries, with any number, 0 say. The kernel masks what is behind a request's length. A request's table may be longer than its `seq_lens` need, for blocks that it was given early.
+    """
+    raise NotImplementedError
+
+
+class TorchRunner:
+    """s06's PagedRunner on tensors: a model in torch behind the engine, its attention in the two kernels.
+
+    model: a kit.torch_tinylm.TorchTinyLM. num_blocks, block_size: those of the scheduler's pool. cost: what a step is priced with;
+    the tokens are real, the nanoseconds are modelled and stand for another machine.
+    k, v: [num_layers, num_blocks, block_size, num_kv_heads, head_dim], on DEVICE. Nothing else is kept between steps.
+    """
+
+    def __init__(self, model: Any, num_blocks: int, block_size: int = 16, cost: CostModel = A100_LLAMA3_8B):
+        c = model.config
+        self.model, self.cost, self.block_size = model, cost, positive("block_size", block_size)
+        shape = (c.num_layers, positive("num_blocks", num_blocks), block_size, c.num_kv_heads, c.head_dim)
+        self.k, self.v = (torch.zeros(shape, dtype=model.dtype, device=DEVICE) for _ in range(2))
+
+    def attention(self, step: Tensors, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """What the model calls once a layer: first store the keys and values of all tokens, then attend."""
+        write_kv(self.k[layer], self.v[layer], k, v, step.slot_mapping)
+        return paged_attention(q, self.k[layer], self.v[layer], step.block_tables, step.query_start_loc, step.seq_lens)
+
+    @exercise
+    def execute(self, batch: BatchLike) -> tuple[Mapping[str, list[int]], int]:
+        """One step of the engine: (request id -> [its new token], for those that sample; nanoseconds). Roughly 10 lines.
+
+        As s06's, in five moves: `flatten(batch, self.block_size)`; the rows of those that have caught up (num_computed_tokens ==
+        num_tokens), each the last of its request; `tensors_of` the flat batch; `self.model.forward(tokens, positions, attention,
+        rows)` with `partial(self.attention, step)`, which returns scores [rows, vocab_size] on the device; and the argmax.
+
+        Bring the argmax of all rows back with a single `.tolist()`: each single `int(…)` would wait for the device once more. The time:
+        `self.cost.step_ns(tokens in the step, sum of the list seq_lens)`.
+        """
+        raise NotImplementedError
+
+
+def main(argv: list[str] | None = None) -> int:
+    import sys
+
+    from kit import kernels_prefill
+
+    return kernels_prefill.prefill(argv, sys.modules[__name__])
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from kit.exercise import exercise
 from kit.gpu import INTERPRETED, jit, need, tl, torch, triton
 
 Tensor = Any  # torch.Tensor, where there is torch
-HEAD_DIMS = (64, 128)
+HEAD_DIMS = (32, 64, 128)
 LARGEST_GROUP = 16  # query heads that share a KV head: the rows of one tile of a tensor core
+MOST_SPLITS = 128  # parts that the program that merges them has registers for
 
 
 @exercise
@@ -195,13 +196,18 @@ def reduce_kernel(out, parts, lse, num_splits, HEAD_DIM: tl.constexpr, SPLITS: t
 def splits_for(num_seqs: int, num_kv_heads: int, longest: int, tile: int, processors: int) -> int:
     """Into how many splits to cut each request, so that no processor of the GPU is idle. Roughly 4 lines.
 
-    processors: streaming multiprocessors, each of which takes several programs; aim at two programs for each.
-    num_seqs * num_kv_heads programs are there without splitting. Returns the smallest number of splits that gives at least
-    2 * processors programs, but no more than `longest` has tiles, and at least 1.
+    longest: tokens of the longest request. tile: tokens a tile. processors: streaming multiprocessors, each of which takes several
+    programs; aim at two programs for each. All at least 1, but for num_seqs and longest, which may be 0.
+
+    1. Without splitting there are num_seqs * num_kv_heads programs. How many splits make at least 2 * processors of them? Ask for
+       MOST_SPLITS // 2 at most: step 2 may nearly double it.
+    2. Give each split that fraction of `longest`'s tiles, rounded down, but at least one tile: who rounds up leaves splits without any.
+    3. Return how many splits that makes, the last one perhaps shorter; at least 1.
     """
-    programs = num_seqs * num_kv_heads
+    wanted = min(-(-2 * processors // max(num_seqs * num_kv_heads, 1)), MOST_SPLITS // 2)
     tiles = -(-longest // tile)
-    return max(1, min(-(-2 * processors // max(programs, 1)), tiles))
+    each = max(1, tiles // wanted)
+    return max(1, -(-tiles // each))
 
 
 def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq_lens: Tensor) -> None:
@@ -214,6 +220,8 @@ def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq
     if k_cache.shape != v_cache.shape:
         raise ValueError(f"k_cache is {tuple(k_cache.shape)} and v_cache {tuple(v_cache.shape)}: they must be alike")
     (num_heads, head_dim), (num_blocks, block_size, num_kv_heads, cache_dim) = q.shape[1:], k_cache.shape
+    if not block_size or not num_kv_heads:
+        raise ValueError(f"k_cache is {tuple(k_cache.shape)}: blocks of at least one token, for at least one KV head")
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "block_tables": block_tables, "seq_lens": seq_lens}
     for name, tensor in tensors.items():
         if tensor.device != q.device:
@@ -237,14 +245,17 @@ def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq
     if not len(seq_lens):
         return
     longest, shortest = int(seq_lens.max()), int(seq_lens.min())
-    if shortest < 0 or longest > block_tables.shape[1] * block_size:
+    room = block_tables.shape[1] * block_size
+    if shortest < 0 or longest > room:
         raise ValueError(
-            f"lengths from {shortest} to {longest}: a table of {block_tables.shape[1]} blocks of {block_size} has room for "
-            f"{block_tables.shape[1] * block_size}"
+            f"lengths from {shortest} to {longest}: a table of {block_tables.shape[1]} blocks of {block_size} has room for {room}"
         )
-    low, high = int(block_tables.min()), int(block_tables.max())
-    if low < 0 or high >= num_blocks:
-        raise ValueError(f"block ids from {low} to {high} in the tables: the cache has blocks 0 to {num_blocks - 1}")
+    begins = torch.arange(0, room, block_size, device=q.device)
+    used = block_tables[begins < seq_lens[:, None]]  # what stands behind a request's last block means nothing
+    if len(used) and not 0 <= int(used.min()) <= int(used.max()) < num_blocks:
+        raise ValueError(
+            f"block ids from {int(used.min())} to {int(used.max())} in the tables: the cache has blocks 0 to {num_blocks - 1}"
+        )
 
 
 def tile_for(q: Tensor) -> int:
@@ -274,6 +285,8 @@ def paged_decode(
     """
     need("s17")
     check(q, k_cache, v_cache, block_tables, seq_lens)
+    if window < 0:
+        raise ValueError(f"window is {window}: the last so many tokens are seen, 0 means all")
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     if q.shape[0] != len(seq_lens):
@@ -285,7 +298,8 @@ def paged_decode(
     if num_splits == 0:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 1
         num_splits = splits_for(num_seqs, num_kv_heads, int(seq_lens.max()), tile, processors)
-    positive("num_splits", num_splits)
+    if positive("num_splits", num_splits) > MOST_SPLITS:
+        raise ValueError(f"num_splits is {num_splits}: one program merges them, and has registers for {MOST_SPLITS}")
     shape = (num_seqs, num_heads, num_splits)
     parts = out if num_splits == 1 else torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
     lse = torch.empty(shape, dtype=torch.float32, device=q.device)
@@ -309,9 +323,11 @@ def paged_decode(
 
 
 def main(argv: list[str] | None = None) -> int:
+    import sys
+
     from kit import kernels
 
-    return kernels.decode(argv, paged_decode, gathered_attention)
+    return kernels.decode(argv, sys.modules[__name__])
 
 
 if __name__ == "__main__":

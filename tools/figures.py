@@ -45,6 +45,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     continuous = frames(presets(S09)["eight requests"])
     yield "s08_simulator.svg", svg(static[5], "r4")
     yield "s09_simulator.svg", svg(continuous[-1], versus=static[len(continuous) - 1])
+    yield from of_kernels()
     small = presets()["running example"]
     example = frames(small)
     yield "s10_simulator.svg", svg(example[1], "D")
@@ -68,6 +69,20 @@ def pictures() -> Iterator[tuple[str, str]]:
         yield f"{name}.svg", chunking_simulator.svg(chunking_simulator.frames(chunking_simulator.PRESETS[preset])[step])
     yield "s13_simulator.svg", fairness_simulator.picture("two classes")
     yield "s13_simulator_flood.svg", fairness_simulator.picture("a flood")
+
+
+def of_kernels() -> Iterator[tuple[str, str]]:
+    """The pictures of s17 and s18; what has to launch a kernel only where there is Triton's interpreter."""
+    import s03_step_cost
+    import s17_triton_decode
+    import s18_triton_prefill
+    from kit import gpu, kernels, kernels_prefill, programs, tiles
+
+    yield "s17_roofline.svg", kernels.roofline()
+    yield "s18_roofline.svg", kernels_prefill.figure(s03_step_cost)
+    if gpu.INTERPRETED and not gpu.lacking():
+        yield "s17_programs.svg", programs.figure(s17_triton_decode)
+        yield "s18_tiles.svg", tiles.figure(s18_triton_prefill)
 
 
 def when_stored(prompt: int, new: int) -> str:

@@ -25,6 +25,8 @@ ORDER = (
     "s12_preemption",
     "s13_fairness",
     "s14_unified_scheduler",
+    "s17_triton_decode",
+    "s18_triton_prefill",
 )
 _seen: dict[str, float] = {}  # lesson -> when its file was last changed
 _lesson = ""

@@ -24,6 +24,7 @@ from kit.workloads import no_key_twice
 MYSTERIES = ("A", "B", "C")
 MODELS = ("tiny",)
 STORIES = ("s01", "s02", "s06")  # lessons that tell stories, and read no trace
+KERNELS = ("s17", "s18")  # lessons on kernels: no trace either
 ABOUT = {
     "s01_decode_loop": "The decode loop: from scores to a token, again and again, until a story is told.",
     "s02_kv_cache": "The KV cache: the same story, each token computed once.",
@@ -39,6 +40,8 @@ ABOUT = {
     "s12_preemption": "Preemption: recompute or swap, whom to evict, where they wait, what thrash costs.",
     "s13_fairness": "Fairness: seats, aging, shares between tenants, admission modes, and answers in time.",
     "s14_unified_scheduler": "The unified scheduler: one rule, and every decision of vLLM's own, replayed and explained.",
+    "s17_triton_decode": "Decode attention in Triton: tile by tile through the block table, what it reads, what it must move.",
+    "s18_triton_prefill": "Prefill and decode in one Triton kernel: which program computes what, and TinyLM behind the engine.",
 }
 
 
@@ -58,16 +61,17 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a lesson ("s10_scheduler"). Whatever is wrong with them ends the program: one sentence, exit code 2.
 
     Always there: json, solutions. In s01 and s02: prompt, temperature, top_k, top_p, seed, max_tokens, stop, and `own`,
-    whether one of them was given. In s06: prompt, max_tokens, block_size. In all others: trace. From s08 on:
-    config (a dict, empty without a file), model. From s10 on also: budget, blocks, policy, mystery (not in s13), replay; in s13
-    ttft_target, tpot_target, in ms; in s14: diff, explain, request (a list), steps (first, last). What a lesson does not offer
-    is None. Says on stderr which exercises are the learner's and which are borrowed.
+    whether one of them was given. In s06: prompt, max_tokens, block_size; in s17: tokens, block_size; in s18: prompt,
+    max_tokens, budget. In all others: trace. From s08 to s14: config (a dict, empty without a file), model. From s10 to s14 also:
+    budget, blocks, policy, mystery (not in s13), replay; in s13 ttft_target, tpot_target, in ms; in s14: diff, explain, request
+    (a list), steps (first, last). What a lesson does not offer is None. Says on stderr which exercises are the learner's and
+    which are borrowed.
     """
     _prepare_streams()
     parser = _Parser(prog=f"{lesson}.py", description=ABOUT.get(lesson), allow_abbrev=False)
     add = parser.add_argument
     text = lesson < "s03"  # a lesson that tells a story, and serves nobody
-    serving = lesson >= "s08"
+    serving = lesson >= "s08" and lesson[:3] not in KERNELS
     unset: dict[str, Any] = {}  # what stands for an option that was not given, once it is clear which were
     if text:
         _text_options(parser)
@@ -76,7 +80,18 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
         add("--max-tokens", metavar="N", type=_count("max-tokens"), help="length of its answer, 200 if unset")
         add("--block-size", metavar="N", type=_count("block-size"), help="tokens in a KV block, 16 if unset")
         unset.update(max_tokens=200, block_size=16)
-    if lesson[:3] not in STORIES:
+    if lesson.startswith("s17"):
+        add(
+            "--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through"
+        )
+        add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+    if lesson.startswith("s18"):
+        add("--prompt", metavar="TEXT", help="tell one story that begins with this")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=8, help="length of its answer")
+        add(
+            "--budget", metavar="N", type=_count("budget"), default=8, help="token budget of a step: longer prompts are cut"
+        )
+    if lesson[:3] not in (*STORIES, *KERNELS):
         add(
             "--trace",
             metavar="FILE",
@@ -91,7 +106,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             default={},
             help="more settings, a JSON object with the keys of kit.config",
         )
-    if lesson >= "s10":
+    if lesson >= "s10" and serving:
         add("--budget", metavar="N", type=_count("budget"), help="token budget of a step")
         add("--blocks", metavar="N", type=_count("blocks"), help="KV blocks in the pool")
         policies = POLICIES if lesson < "s14" else ("fcfs", "priority")  # vLLM's
@@ -102,14 +117,14 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             says = f"target of goodput in milliseconds, {default:g} if unset"
             add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), help=says)
             unset[f"{name}_target"] = default
-    elif lesson >= "s10":
+    elif lesson >= "s10" and serving:
         add(
             "--mystery",
             metavar="A|B|C",
             type=_one_of("mystery", MYSTERIES, str.upper),
             help="run a scheduler with a hidden fault",
         )
-    if lesson >= "s14":
+    if lesson >= "s14" and serving:
         add("--diff", action="store_true", help="with --replay: compare with the decisions in the file")
         add("--explain", action="store_true", help="with --replay: say in words what happened, and why")
         only = "with --explain: this request only; may be repeated"

@@ -243,6 +243,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("the scores are not divided by sqrt(head_dim)", {"scale": "sqrt"}),
     ("the scores are not scaled: the kernel's exponentials are powers of two, of q·k * scale", {"scale": "none"}),
     ("exp2 of scores in units of e: the scale lacks its log2(e)", {"scale": math.log(2)}),
+    ("exp of scores in units of log2: tl.exp2 is meant", {"scale": 1 / math.log(2)}),
     ("each token reads the first place of its block: add position % block_size", {"place": "first"}),
     ("positions are taken for slots: the block table was not asked", {"place": "logical"}),
     ("every request reads the first one's block table: add its row to the address", {"place": "table 0"}),
@@ -341,10 +342,10 @@ def _cause(
         return "far too large: a part that was never stored was merged, or a total is 0"
     if batch.q.dtype == torch.float32 and relative_error(got, want) < 5e-3:
         return 'nearly right: products rounded to TF32 or 16 bits where float32 is exact (input_precision="ieee")'
-    if tile and fine and all(lengths[i] > tile for i in hit):
-        return f"wrong beyond one tile of {tile} tokens: what was summed under the old peak shrinks when the peak rises"
     if splits > 1:
         return f"merging {splits} splits: each part counts by 2 ** lse of the whole sum, the largest lse taken out first"
+    if tile and fine and all(lengths[i] > tile for i in hit):
+        return f"wrong beyond one tile of {tile} tokens: what was summed under the old peak shrinks when the peak rises"
     if len(heads) < got.shape[1] and min(heads) >= batch.group:
         return "right for KV head 0 only: does every address contain the KV head?"
     if fine and max(fine) < min(hit):

@@ -1,0 +1,20 @@
+"""The division by sqrt(head_dim) belongs to training. It is part of the attention that the model was trained with."""
+
+CAUGHT_BY = "test_scores_are_divided_by_the_root_of_the_head_size"
+MESSAGE = "q·k / sqrt(head_dim)"
+
+
+def gathered_attention(q, k_cache, v_cache, block_tables, seq_lens, window=0):
+    num_heads, head_dim = q.shape[1:]
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    out = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    for i, length in enumerate(seq_lens.tolist()):
+        if length == 0:
+            continue
+        blocks = block_tables[i, : -(-length // block_size)].long()
+        first = max(length - window, 0) if window else 0
+        k, v = (cache[blocks].flatten(0, 1)[first:length].double() for cache in (k_cache, v_cache))
+        queries = q[i].double().view(num_kv_heads, num_heads // num_kv_heads, head_dim)
+        scores = torch.einsum("hgd,nhd->hgn", queries, k)
+        out[i] = torch.einsum("hgn,nhd->hgd", scores.softmax(-1), v).reshape(num_heads, head_dim)
+    return out

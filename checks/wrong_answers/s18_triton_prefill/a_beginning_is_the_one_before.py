@@ -1,0 +1,17 @@
+"""The first tile of a request is given to the request before it: `<` in place of `<=`."""
+
+CAUGHT_BY = "test_whose_tile_a_number_is"
+MESSAGE = "compare with <="
+
+
+@jit
+def request_of(query_start_loc, number, num_seqs, QUERIES: tl.constexpr):
+    low = 0
+    high = num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        if tl.load(query_start_loc + middle) // QUERIES + middle < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
