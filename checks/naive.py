@@ -96,7 +96,9 @@ class Model:
         """First come first served keeps its order by itself: who arrives goes to the end, who is evicted to the front."""
         if self.c["policy"] != "fcfs":
             self.waiting.sort(key=self.key)
-        if self.c["preempt_for_priority"]:  # a swapped request goes before others of its own (aged) priority only
+        if (
+            self.c["preempt_for_priority"] and self.c["policy"] == "priority"
+        ):  # a swapped request goes before others of its own (aged) priority only
             self.waiting.sort(key=lambda job: (self.key(job)[0], not job.cpu_blocks))
         else:
             self.waiting.sort(key=lambda job: not job.cpu_blocks)

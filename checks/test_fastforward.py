@@ -71,7 +71,7 @@ def any_config(rng: Random, lesson: int) -> Config:
         "admission": rng.choice(("chunk", "full_prompt")),
     }
     if lesson >= 12:
-        options["cpu_blocks"] = rng.choice((0, 20, 400))
+        options["cpu_blocks"] = 0 if options["prefill_first"] else rng.choice((0, 20, 400))
     if lesson >= 13:
         options |= {
             "admission": rng.choice(("chunk", "full_prompt", "to_completion")),

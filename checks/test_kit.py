@@ -33,13 +33,27 @@ REFUSED = [  # (expression, error, words)
     ("Config(cpu_blocks=10**9)", "BadConfig", "cpu_blocks 1000000000 100,000,000"),
     ("Config(skip_blocked='no')", "BadConfig", "skip_blocked no true false"),
     ("Config(policy='priority', preempt_for_priority=2)", "BadConfig", "preempt_for_priority 2 true false"),
-    ("Config(preempt_for_priority=True)", "BadConfig", "preempt_for_priority fcfs priority"),
+    ("Config(prefill_first=True, cpu_blocks=4)", "BadConfig", "prefill_first cpu_blocks 4 admits prompts"),
     ("Config(policy='priority', aging_per_step=-0.1)", "BadConfig", "aging_per_step -0.1 0"),
     ("Config(policy='priority', aging_per_step='0.1')", "BadConfig", "aging_per_step '0.1'"),
     ("Config(policy='priority', aging_per_step=True)", "BadConfig", "aging_per_step True"),
     ("Config(policy='priority', aging_per_step=float('nan'))", "BadConfig", "aging_per_step nan"),
     ("Config(policy='priority', aging_per_step=float('inf'))", "BadConfig", "aging_per_step inf"),
-    ("Config(aging_per_step=0.1)", "BadConfig", "aging_per_step fcfs priority"),
+    ("Config(aging_per_step=1e308)", "BadConfig", "aging_per_step 1e+308 1e-15 1e+09"),
+    ("Config(policy='priority', aging_per_step=1e-320)", "BadConfig", "aging_per_step 1e-320 1e-15 1e+09"),
+    ("Config(aging_per_step=10**400)", "BadConfig", "aging_per_step 1000 1e+09"),
+    ("ChunkedScheduler(Config(cpu_blocks=4))", "BadConfig", "cpu_blocks 4 s11 ignore s12 s13"),
+    ("ChunkedScheduler(Config(admission='to_completion'))", "BadConfig", "admission to_completion s11 ignore s13"),
+    ("SwappingScheduler(Config(skip_blocked=True))", "BadConfig", "skip_blocked True s12 ignore s13"),
+    ("SwappingScheduler(Config(preempt_for_priority=True))", "BadConfig", "preempt_for_priority s12 ignore s13"),
+    ("FairScheduler(Config(prefix_caching=True))", "BadConfig", "prefix_caching s13 ignore s14"),
+    ("UnifiedScheduler(Config(policy='shortest'))", "BadConfig", "policy shortest s14 ignore s10 s13"),
+    ("UnifiedScheduler(Config(prefill_first=True))", "BadConfig", "prefill_first s14 ignore s11 s13"),
+    ("UnifiedScheduler(Config(cpu_blocks=4))", "BadConfig", "cpu_blocks 4 s14 ignore"),
+    ("UnifiedScheduler(Config(skip_blocked=True))", "BadConfig", "skip_blocked s14 ignore"),
+    ("UnifiedScheduler(Config(preempt_for_priority=True))", "BadConfig", "preempt_for_priority s14 ignore"),
+    ("UnifiedScheduler(Config(admission='to_completion'))", "BadConfig", "admission to_completion s14 ignore s13"),
+    ("UnifiedScheduler(Config(policy='priority', aging_per_step=1))", "BadConfig", "aging_per_step s14 ignore s13"),
     ("Config.from_dict({'cpu_block': 3})", "BadConfig", "cpu_block cpu_blocks"),
     ("Config.from_dict({'max_num_seq': 3})", "BadConfig", "max_num_seq max_num_seqs"),
     ("Request('r', [], 3)", "BadRequest", "r prompt"),
@@ -47,6 +61,10 @@ REFUSED = [  # (expression, error, words)
     ("Request('r', [1], 1.5)", "BadRequest", "r 1.5"),
     ("Request('r', [1], 1, arrival_ns=-1)", "BadRequest", "r -1"),
     ("Request('r', [1], 1, priority=float('nan'))", "BadRequest", "r nan"),
+    ("Request('r', [1], 1, priority=float('inf'))", "BadRequest", "r inf"),
+    ("Request('r', [1], 1, priority=10**400)", "BadRequest", "r 1,000,000,000,000,000"),
+    ("Request('r', [1, -7], 1)", "BadRequest", "r -7 token"),
+    ("Request('r', [1, 2**63], 1)", "BadRequest", "r 9223372036854775808 token"),
     ("StaticBatcher(0)", "BadConfig", "max_num_seqs 0"),
     ("ContinuousBatcher(-1)", "BadConfig", "max_num_seqs -1"),
     ("tiny(4, 8).add(Request('r', range(17), 1))", "RequestRefused", "r 5 4"),
@@ -64,6 +82,10 @@ from kit.request import Request
 from s08_static_batching import StaticBatcher, Engine
 from s09_continuous_batching import ContinuousBatcher
 from s10_scheduler import Scheduler
+from s11_chunked_prefill import ChunkedScheduler
+from s12_preemption import SwappingScheduler
+from s13_fairness import FairScheduler
+from s14_unified_scheduler import UnifiedScheduler
 
 def tiny(blocks, budget, **more):
     config = Config(num_blocks=blocks, block_size=4, max_num_batched_tokens=budget, max_num_seqs=2, watermark=0, **more)

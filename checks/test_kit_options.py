@@ -48,7 +48,8 @@ def complaint(capsys, *argv, lesson=LESSON):
         *((["--" + name, ""], f"--{name} is ''; it must be the name of a file")
           for name in ("trace", "replay", "config", "json")),
         *((["--replay", "cases.json", option, value], f"leave out {option}")
-          for option, value in (("--trace", "x"), ("--json", "x.json"), ("--budget", "4"), ("--policy", "fcfs"))),
+          for option, value in (("--trace", "x"), ("--json", "x.json"), ("--budget", "4"), ("--policy", "fcfs"), ("--mystery", "A"))),
+        (["--trace", "x.csv", "--mystery", "A"], "--mystery runs a load of its own: leave out --trace"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_one_sentence(capsys, argv, words):
@@ -61,6 +62,7 @@ def test_a_wrong_option_is_one_sentence(capsys, argv, words):
         ('{"max_num_sequences": 4}', "unknown option 'max_num_sequences'; did you mean 'max_num_seqs'?"),
         ('{"max_num_seqs": 4,\n "watermark" 0}', "is not JSON: Expecting ':' delimiter at line 2, column 14"),
         ("[1]", "holds no JSON object"),
+        ('{"num_blocks": 4, "num_blocks": 5}', "the key 'num_blocks' stands twice"),
         ("", "is not JSON"),
         ('{"num_blocks": "many"}', "num_blocks is 'many'"),
         ('{"watermark": 2}', "watermark is 2"),
@@ -96,6 +98,27 @@ def test_an_output_without_permission_is_refused(capsys, tmp_path):
     (tmp_path / "x.json").write_text("")
     (tmp_path / "x.json").chmod(0o400)
     assert "no permission" in complaint(capsys, "--json", str(tmp_path / "x.json"))
+
+
+@pytest.mark.parametrize("lesson", ["s11_chunked_prefill", "s12_preemption", "s14_unified_scheduler"])
+def test_a_mystery_is_not_silently_ignored(capsys, lesson):
+    for other in (["--replay", "x"], ["--trace", "x"], ["--model", "tiny"]):
+        assert "leave out --" in complaint(capsys, "--mystery", "A", *other, lesson=lesson)
+
+
+def test_targets_belong_to_runs_that_measure_them(capsys):
+    for name in ("ttft", "tpot"):
+        for other in (["--replay", "x"], ["--model", "tiny"]):
+            said = complaint(capsys, f"--{name}-target", "500", *other, lesson="s13_fairness")
+            assert f"leave out --{name}-target" in said
+    args = options.parse("s13_fairness", ["--ttft-target", "20"])
+    assert (args.ttft_target, args.tpot_target) == (20, 50)
+
+
+def test_what_a_batcher_does_not_know_is_refused(capsys, tmp_path):
+    for lesson in ("s08_static_batching", "s09_continuous_batching"):
+        assert options.parse(lesson, ["--config", config(tmp_path, max_num_seqs=3)]).config == {"max_num_seqs": 3}
+        assert "knows no num_blocks" in complaint(capsys, "--config", config(tmp_path, num_blocks=3), lesson=lesson)
 
 
 def test_s08_and_s09_have_no_budget_and_no_mystery(capsys):

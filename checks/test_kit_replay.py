@@ -239,7 +239,8 @@ def test_from_s11_on_absent_options_mean_the_defaults_of_the_conventions():
         ("s12", {"skip_blocked": True}, "skip_blocked is true; s12 knows only false there, more comes with s13"),
         ("s12", {"policy": "priority", "aging_per_step": 0.5}, "aging_per_step is 0.5; s12 knows only 0 there"),
         ("s13", {"skip_blocked": "no"}, "skip_blocked is 'no'; it must be true or false"),
-        ("s13", {"preempt_for_priority": True}, "preempt_for_priority is set, and policy is 'fcfs'"),
+        ("s12", {"prefill_first": True, "cpu_blocks": 4}, "prefill_first and cpu_blocks 4 exclude each other"),
+        ("s13", {"aging_per_step": 1e308}, "aging_per_step is 1e.308; it must be 0 or from 1e-15 to 1e.09"),
         ("s13", {"policy": "priority", "aging_per_step": -0.1}, "aging_per_step is -0.1; it must be a number, at least 0"),
         ("s13", {"policy": "priority", "aging_per_step": "0.1"}, "aging_per_step is '0.1'; it must be a number"),
         ("s13", {"policy": "priority", "aging_per_step": float("nan")}, "aging_per_step is nan; it must be a number"),
@@ -324,6 +325,15 @@ def test_a_workload_a_list_cases_and_lines_are_read_the_same_also_packed(tmp_pat
         (json.dumps(workload("a")), ["request number 1 is 'a'; it must be an object"]),
         (json.dumps(workload(one(), one())), ["request a is live already"]),
         (json.dumps(workload(one(), aborts=[{"id": "a"}])), ["an abort's step is missing"]),
+        *((json.dumps(workload(one(eos_at=bad))), ["eos_at is", "it must be a whole number"]) for bad in (False, "", [], {})),
+        (json.dumps(workload({"id": "a", "prompt": [1, 2**63], "max_tokens": 1})), ["request a", "is 9223372036854775808"]),
+        (json.dumps(workload({"id": "a", "prompt": [-1], "max_tokens": 1})), ["request a", "a token of its prompt is -1"]),
+        (json.dumps(workload(one(priority=1e300))), ["priority is 1e+300", "between"]),
+        (json.dumps(workload(one(arrival=10**40))), ["arrival is 1000", "at most"]),
+        (json.dumps(workload(one(id="a\nb", max_tokens=0))), ["request a\\nb: max_tokens is 0"]),
+        (json.dumps(workload(one(id="a\nb"), one(id="a\nb"))), ["request a\\nb is live already"]),
+        ('{"config": {}, "config": {}, "requests": []}', ["the key 'config' stands twice"]),
+        ('{"config": {}}\n{"config": {}, "config": 1}', ["line 2: the key 'config' stands twice"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_that_names_the_file(tmp_path, content, words):
@@ -334,6 +344,16 @@ def test_bad_input_is_one_sentence_that_names_the_file(tmp_path, content, words)
     for word in ["case.json", *words]:
         assert word in err
     assert err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("lesson", ["s10", "s13"])
+def test_who_runs_and_computes_nothing_is_stuck_like_who_waits(lesson):
+    class Idle(of(lesson)):
+        def decode_pass(self, budget, requests=None):
+            return budget
+
+    found = replay(workload(one(max_tokens=5)), Idle, lesson)
+    assert found.totals["end"] == "stuck" and found.totals["steps"] == 7
 
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path):

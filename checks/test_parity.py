@@ -266,6 +266,63 @@ def test_diff_without_anything_recorded_is_an_error(tmp_path):
     assert code == 2 and "line 1 (guided-101201): it carries no decisions to compare with" in err
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (("trace", "steps", 3, "free"), "seven", "step 3: free is 'seven'; it must be two numbers"),
+        (("trace", "steps", 3, "free"), [99], "step 3: free is [99]; it must be two numbers"),
+        (("trace", "steps", 3, "shed"), [], "step 3: unknown key 'shed'; did you mean 'sched'?"),
+        (("trace", "steps", 3, "sched"), ["r1"], "step 3: an entry of sched is 'r1'; it must be a list"),
+        (("expect",), {}, "it carries no decisions to compare with"),
+        (("expect",), {"end": "done", "step": 3}, "expect: unknown key 'step'; did you mean 'steps'?"),
+        (("expect",), {"requests": {"nobody": {}}}, "expect.requests: the workload has no request 'nobody'"),
+        (
+            ("expect",),
+            {"requests": {"r1": {"finish_stop": 3}}},
+            "r1: unknown key 'finish_stop'; did you mean 'finish_step'?",
+        ),
+        (("expect",), {"schedule": [{"step": 0, "token": {}}]}, "step 0: unknown key 'token'; did you mean 'tokens'?"),
+    ],
+)
+def test_what_was_recorded_and_is_not_understood_is_no_agreement(tmp_path, at, value, words):
+    workload = changed()
+    if at == ("expect",):
+        del workload["trace"]
+    part = workload
+    for key in at[:-1]:
+        part = part[key]
+    part[at[-1]] = value
+    code, _, err = run(write(tmp_path / "w.jsonl", workload), diff=True)
+    assert code == 2 and words in err and "0 compared, so nothing is known" in err
+
+
+def test_nothing_compared_is_said_and_is_no_success(tmp_path):
+    later = {"scheduler": "s15", **changed()}
+    code, _, err = run(write(tmp_path / "w.jsonl", later), diff=True)
+    assert code == 2 and "0 compared, so nothing is known" in err
+
+
+def test_a_scheduler_that_computes_nothing_is_stuck_after_six_steps(tmp_path):
+    class Idle(UnifiedScheduler):
+        def running_pass(self, budget):
+            return budget
+
+    found = replay(TRACES["guided-101201"], Idle)
+    assert found.totals["end"] == "stuck" and found.totals["steps"] < 200
+
+
+def test_a_run_that_gets_stuck_is_a_sentence_in_place_of_numbers(capsys):
+    from kit import parity
+    from s08_static_batching import Engine
+
+    class Idle(UnifiedScheduler):
+        def running_pass(self, budget):
+            return budget
+
+    with pytest.raises(CourseError, match=r"the run is stuck: .* no progress"):
+        parity.a_shared_prefix(Idle, Engine)
+
+
 def test_a_scheduler_that_breaks_is_reported_with_workload_and_step_and_the_next_one_runs(two):
     class Breaks(UnifiedScheduler):
         def pick_victim(self):

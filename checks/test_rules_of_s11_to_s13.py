@@ -57,13 +57,13 @@ def load(seed, lesson):
         config["long_prefill_token_threshold"] = 1 + below(6)
     if at_random.random() < 0.2:
         config["max_model_len"] = 6 + below(14)
-    if lesson >= "s12" and at_random.random() < 0.6:
+    if lesson >= "s12" and at_random.random() < 0.6 and not config["prefill_first"]:
         config["cpu_blocks"] = 1 + below(8)
     if lesson >= "s13":
         config["admission"] = pick(("chunk", "full_prompt", "to_completion"))
         config["skip_blocked"] = at_random.random() < 0.3
-        if config["policy"] == "priority":
-            config["preempt_for_priority"] = at_random.random() < 0.6
+        config["preempt_for_priority"] = at_random.random() < 0.6  # of any policy: seats are taken by raw priority
+        if at_random.random() < (0.8 if config["policy"] == "priority" else 0.2):  # elsewhere it has no effect
             config["aging_per_step"] = pick((0, 0, 0.1, 0.2, 0.3, 0.5, 1, 1.1, 2.7))
     longest = max(1, blocks * size * 2 // 3)
     requests = [

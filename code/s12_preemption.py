@@ -111,6 +111,8 @@ class SwappingScheduler(ChunkedScheduler):
     CPU blocks; from outside they are in `waiting`, like all who don't run. victim_key: None asks the policy, as in s10.
     """
 
+    lesson = "s12"
+
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
         super().__init__(config, policy)
         self.victim_key = victim_key
@@ -148,7 +150,7 @@ class SwappingScheduler(ChunkedScheduler):
         2. Return False, and change nothing, if there is no `cpu_pool`, nothing is stored, or fewer CPU blocks are free: the
            caller falls back to recompute.
         3. Allocate as many of `cpu_pool`, and keep them in `cpu_tables[request]`.
-        4. List the copies in `self.batch.blocks_to_swap_out`, as (GPU block, CPU block), and the request in `batch.swapped`.
+        4. Append the copies to `self.batch.blocks_to_swap_out`, as (GPU block, CPU block), and the request to `batch.swapped`.
         5. Give all its GPU blocks back. `pool.release` forgets `num_computed_tokens`; here they are still computed.
         Returns True.
         """

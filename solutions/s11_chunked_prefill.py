@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kit.config import Config
+from kit.config import Config, refuse_ignored
 from kit.exercise import exercise
 from kit.request import MOST_TOKENS, Request
 from s08_static_batching import Batch, Engine
@@ -21,7 +21,10 @@ class ChunkedScheduler(Scheduler):
     Chunked prefill with mixed batches is Sarathi-Serve's (Agrawal et al., OSDI 2024); the single progress bar is vLLM v1's.
     """
 
+    lesson = "s11"  # whose options it has: what it would ignore is refused
+
     def __init__(self, config: Config, policy: FCFS | None = None):
+        refuse_ignored(config, self.lesson)
         super().__init__(config, policy)
         if config.chunked_prefill:
             self.most_at_once = MOST_TOKENS  # whatever its length, a chunk of it fits

@@ -130,6 +130,8 @@ class TokenRatio:
 class FairScheduler(SwappingScheduler):
     """Admission with every choice that an operator has: order, gate, overtaking, and taking a seat."""
 
+    lesson = "s13"
+
     def __init__(self, config: Config, policy: FCFS | None = None, victim_key: VictimKey | None = None):
         if policy is None and config.policy == "priority" and config.aging_per_step:
             policy = AgingPriority(config.aging_per_step)
@@ -143,9 +145,10 @@ class FairScheduler(SwappingScheduler):
             self.waiting = TenantQueue(self.place, self.policy)
 
     def place(self, request: Request) -> tuple[float, ...]:
-        """As in s12; but where urgent requests take seats, a swapped one goes before others of its own priority only."""
+        """As in s12; but where a queue by priority takes seats, a swapped one goes before others of its own priority only."""
         swapped_first, *order = super().place(request)
-        return (order[0], swapped_first, *order) if self.config.preempt_for_priority else (swapped_first, *order)
+        by_priority = self.config.preempt_for_priority and isinstance(self.policy, Priority)
+        return (order[0], swapped_first, *order) if by_priority else (swapped_first, *order)
 
     @exercise
     def gate(self, request: Request, chunk: int) -> int:

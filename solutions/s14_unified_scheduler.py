@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kit.config import Config
+from kit.config import Config, refuse_ignored
 from kit.errors import DuplicateRequest, refuse_beyond
 from kit.exercise import exercise
 from kit.overtaking import OvertakingQueue
@@ -57,6 +57,7 @@ class UnifiedScheduler:
     """
 
     def __init__(self, config: Config, safe: bool = False):
+        refuse_ignored(config, "s14")
         self.config, self.safe = config, safe
         self.pool = PrefixPool(config.num_blocks, config.block_size)
         self.by_priority = config.policy == "priority"

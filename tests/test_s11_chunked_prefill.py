@@ -119,6 +119,14 @@ class TestChunkSize:
         where = "not chunked, threshold 4, A10 and B10 wait, budget 32"
         expect(where, "schedule()", scheduler.schedule().tokens, {a: 10, b: 10}, cause, MUCH)
 
+    def test_a_threshold_caps_a_return_too(self):
+        scheduler, one = machine(long_prefill_token_threshold=3), request("A", 6, 6, made=2)
+        queue(scheduler, one, request("R0", 2, 2))
+        cause = (
+            "what an eviction threw away is computed again in chunks like a prompt: the threshold asks for the gap alone"
+        )
+        self.check("threshold 3, A comes back with 6 + 2 tokens, R0 waits", scheduler, one, 8, 3, cause)
+
     def test_a_threshold_caps_a_chunk_while_others_wait(self):
         cause = "the smallest of gap, budget and long_prefill_token_threshold; R0 waits for what it leaves"
         self.check("threshold 3, prompt 13, R0 waits", *self.queued(13, 1, long_prefill_token_threshold=3), 8, 3, cause)
@@ -197,6 +205,16 @@ class TestSchedule:
         batch = scheduler.schedule()
         cause = "write it to `batch.budget_left`: `explain` asks with it why the others wait"
         expect("A runs alone, budget 8", "batch.budget_left", batch.budget_left, 7, cause, STEP)
+
+    def test_a_step_that_computes_nothing_has_all_of_its_budget_left(self):
+        scheduler = machine(blocks=2, watermark=0.5)
+        queue(scheduler, request("L", 8, 2), request("M", 2, 2))
+        batch = scheduler.schedule()
+        cause = (
+            "nothing was spent: note what is left also of a step without tokens, or `explain` says that the budget is short"
+        )
+        expect("L needs 2 blocks and 1 is free", "batch.budget_left", batch.budget_left, 8, cause, STEP)
+        expect("M would fit", "explain()['M']", scheduler.explain(batch)["M"].rule, "behind", cause, STEP)
 
     def test_each_step_begins_with_a_new_batch(self):
         scheduler = machine()
@@ -327,6 +345,16 @@ class TestGate:
             scheduler, one = machine(blocks=12, watermark=0.25, admission=admission), request("L", 30, 3)
             queue(scheduler, one)
             self.check(f"admission {admission}, 3 of 12 blocks kept back, prompt 30", scheduler, one, 8, want, cause)
+
+    def test_full_prompt_is_content_with_an_exact_fit(self):
+        scheduler, one = machine(blocks=8, admission="full_prompt"), request("L", 32, 1)
+        queue(scheduler, one)
+        cause = (
+            "the token that it will sample is not known yet: 32 tokens are 8 blocks of 4, and whoever fits exactly joins"
+        )
+        self.check("admission full_prompt, prompt 32", scheduler, one, 8, 8, cause)
+        got = ids(scheduler.schedule().admitted)
+        expect("admission full_prompt, prompt 32, all 8 blocks are free", "admitted", got, ["L"], cause, JOIN)
 
     def test_full_prompt_counts_the_outputs_of_who_returns(self):
         scheduler, one = machine(admission="full_prompt"), request("A", 3, 9, made=6)

@@ -261,6 +261,20 @@ class TestSwapOut:
         expect(self.WHERE, "blocks_to_swap_out", scheduler.batch.blocks_to_swap_out, want, cause, SWAP)
         expect(self.WHERE, "batch.swapped", ids(scheduler.batch.swapped), ["B"], "list the request in batch.swapped", SWAP)
 
+    def test_they_are_listed_as_they_were_moved(self):
+        scheduler = machine(9)
+        a, b = request("A", 9, 6, made=1), request("B", 9, 6, made=1)
+        seat(scheduler, a, b)
+        first, second = list(b.blocks), list(a.blocks)
+        scheduler.swap_out(b)
+        scheduler.swap_out(a)
+        batch = scheduler.batch
+        cause = (
+            "append to batch.swapped and to the copies: if the step breaks, they queue again in the order of the evictions"
+        )
+        got = (ids(batch.swapped), [gpu for gpu, _ in batch.blocks_to_swap_out])
+        expect("B is swapped out, then A", "swapped, GPU blocks", got, (["B", "A"], first + second), cause, SWAP)
+
     def test_all_or_nothing(self):
         where = "B has stored 9 tokens in 3 blocks, and 2 CPU blocks are free"
         scheduler, b, table, moved = self.out(cpu=2)
@@ -383,6 +397,16 @@ class TestSwapInPass:
             cause,
             SWAP,
         )
+
+    @pytest.mark.parametrize(("rule", "seats", "budget", "why"), [("budget", 4, 1, (1, 0)), ("seats", 2, 8, (3, 2))])
+    def test_whatever_is_short_ends_the_pass(self, rule, seats, budget, why):
+        scheduler, _ = self.swapped(seats=seats)
+        left = self.run(scheduler, budget)
+        wait = scheduler.batch.head
+        got = (ids(scheduler.batch.swapped_in), tuple(wait)[:3] if wait else None, left)
+        cause = "any reason of why_wait ends the pass: blocks, seats or tokens"
+        where = f"B and C are on the CPU, {seats} seats of which A has one, budget {budget}"
+        expect(where, "swapped in, why C waits, left", got, (["B"], (rule, *why), budget - 1), cause, SWAP)
 
     def test_a_step_that_evicts_brings_nobody_back(self):
         scheduler, _ = self.swapped()

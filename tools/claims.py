@@ -428,13 +428,17 @@ def table() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     names = list(sys.argv[1:] if argv is None else argv)
     known = {claim.name: claim for claim in CLAIMS}
-    if not names:
+    if "--help" in names or "-h" in names:
+        print(__doc__)
+    elif not names:
         print("\n".join(f"{name:16} {claim.statement}" for name, claim in known.items()))
     elif names == ["table"]:
         print(table())
     else:
         for name in known if names == ["all"] else names:
             if name not in known:
+                if name in ("all", "table"):
+                    raise CourseError(f"`{name}` stands alone: leave out the other names")
                 raise CourseError(f"there is no claim {name!r}; choose from {', '.join(known)}, all, table")
             claim = known[name]
             text = f"{claim.statement}\n{claim.verdict}\n{told(claim)}"

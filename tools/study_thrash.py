@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "solutions"))
 
 from kit import options, traces
 from kit.config import Config
-from kit.report import Report, table
+from kit.errors import BadConfig
+from kit.report import Report, done, table
 from kit.request import Request
 from s03_step_cost import A100_LLAMA3_8B
 from s08_static_batching import Engine
@@ -67,11 +68,14 @@ def run(name: str, requests: list[Request], blocks: int) -> tuple[object, ...]:
     config = Config(max_num_batched_tokens=512, max_num_seqs=256, num_blocks=blocks, admission=admission)
     engine = Engine(scheduler(config), None, requests)
     with options.Progress(name, len(requests)) as progress:
-        return row(name, engine.run(watch=lambda: progress.update(len(engine.report.rows))))
+        report = engine.run(watch=lambda: progress.update(len(engine.report.rows)))
+    if not report.finished:
+        raise BadConfig(f"all {len(requests):,} requests are refused: {report.refused[0][1]}")
+    return row(name, report)
 
 
 def row(name: str, report: Report) -> tuple[object, ...]:
-    assert report.end == "done", f"{name}: {report.end}, {report.diagnosis}"
+    done(report, name)
     ttft = [f"{report.ttft_ms(p) / 1e3:.1f}" for p in (50, 99)]
     gap = f"{report.longest_gap_ms / 1e3:.2f}"
     return (
@@ -89,8 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trace", metavar="FILE", help="a CSV trace, in place of 600 synthetic requests")
     parser.add_argument("--blocks", metavar="N", type=int, default=1200, help="KV blocks in the pool")
-    parser.add_argument("--only", metavar="NAME", choices=VARIANTS, help=f"one of: {', '.join(VARIANTS)}")
+    names = "; ".join(f'"{name}"' for name in VARIANTS)  # some hold a comma
+    parser.add_argument("--only", metavar="NAME", help=f"one of: {names}")
     args = parser.parse_args(argv)
+    if args.only is not None and args.only not in VARIANTS:
+        parser.error(f'--only "{args.only}" is unknown; choose one of: {names}')
 
     def load() -> list[Request]:
         return traces.read_csv(args.trace) if args.trace else traces.azure_like("conv", 600, seed=1)

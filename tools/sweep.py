@@ -31,6 +31,11 @@ def main() -> int:
     parser.add_argument("--trace", metavar="FILE", help=f"default: {sweep.TRACE} in $COURSE_DATA or data/, else synthetic")
     parser.add_argument("--json", metavar="FILE", help="write the numbers to a file as well")
     args = parser.parse_args()
+    if args.json is not None:
+        try:
+            options.writable(args.json)  # before the work of a minute
+        except argparse.ArgumentTypeError as error:
+            parser.error(str(error))
     load = sweep.hour(args.trace)
     total = len(sweep.BUDGETS) * len(sweep.POOLS) * len(sweep.ADMISSIONS)
     with options.Progress("sweep", total) as progress:

@@ -13,7 +13,7 @@ from kit import incidents, options, traces
 from kit.config import Config
 from kit.exercise import graft
 from kit.experiments import label
-from kit.report import Report, heading, percentile, table
+from kit.report import Report, done, heading, percentile, table
 from kit.request import Count, Request
 from kit.runner import sampling
 
@@ -36,8 +36,8 @@ class Bench:
         self.scheduler, self.engine, self.longest_gap = scheduler, engine, longest_gap
 
     def simulate(self, requests: Iterable[Request], scheduler: Any = None, **limits: Any) -> Report:
-        """Run a load to its end under these limits."""
-        return self.engine((scheduler or self.scheduler)(Config(**limits)), None, requests).run()
+        """Run a load to its end under these limits. NotDone if it has none."""
+        return done(self.engine((scheduler or self.scheduler)(Config(**limits)), None, requests).run())
 
     def logged(self, requests: Iterable[Request], **limits: Any) -> tuple[Report, list[tuple[int, list[str]]]]:
         """The same, with the log that `longest_gap` reads."""
@@ -50,7 +50,7 @@ class Bench:
             return execute(batch)
 
         loop.runner.execute = watched
-        return loop.run(), log
+        return done(loop.run()), log
 
 
 def _run(args: argparse.Namespace, bench: Bench) -> int:

@@ -16,10 +16,27 @@ DEFAULT_MAX_NUM_SEQS = 16
 MOST = 100_000_000  # of anything: a pool of as many blocks would be 200 TB
 POLICIES = ("fcfs", "shortest", "priority")
 ADMISSIONS = ("chunk", "full_prompt", "to_completion")
+SLOWEST_AGING, FASTEST_AGING = (
+    1e-15,
+    1e9,
+)  # points: one in eleven days if time is in nanoseconds; beyond any priority in a step
 SWITCHES = (
     *("reject_unservable", "allow_small_budget", "chunked_prefill", "prefill_first"),
     *("skip_blocked", "preempt_for_priority", "prefix_caching"),
 )
+
+
+# Options that not every lesson has: the values that mean nothing is asked for, the first lesson that has it, and the last.
+OF_SOME: dict[str, tuple[tuple[Any, ...], str, str]] = {
+    "policy": (("fcfs", "priority"), "s10", "s13"),
+    "admission": (("chunk", "full_prompt"), "s13", "s13"),
+    "prefill_first": ((False,), "s11", "s13"),
+    "cpu_blocks": ((0,), "s12", "s13"),
+    "skip_blocked": ((False,), "s13", "s13"),
+    "preempt_for_priority": ((False,), "s13", "s13"),
+    "aging_per_step": ((0,), "s13", "s13"),
+    "prefix_caching": ((False,), "s14", "s14"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +124,15 @@ class Config:
             )
         if isinstance(aging, bool) or not isinstance(aging, (int, float)) or not 0 <= aging < math.inf:
             raise BadConfig(f"aging_per_step is {aging!r}; it must be a number, at least 0")
+        if aging and not SLOWEST_AGING <= aging <= FASTEST_AGING:
+            raise BadConfig(
+                f"aging_per_step is {str(aging)[:40]}; it must be 0 or from {SLOWEST_AGING:g} to {FASTEST_AGING:g} points"
+            )
+        if self.prefill_first and self.cpu_blocks:
+            raise BadConfig(
+                f"prefill_first and cpu_blocks {self.cpu_blocks} exclude each other: who returns from the CPU decodes in the step "
+                f"that admits prompts. Leave out prefill_first, or set cpu_blocks to 0"
+            )
 
     @cached_property
     def watermark_blocks(self) -> int:
@@ -129,6 +155,16 @@ class Config:
                     f"unknown option {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}")
                 )
         return cls(**options)
+
+
+def refuse_ignored(config: Config, lesson: str) -> None:
+    """BadConfig for an option that the scheduler of `lesson` ("s14") does not have and would silently ignore."""
+    for name, (without, since, until) in OF_SOME.items():
+        if getattr(config, name) not in without and not since <= lesson <= until:
+            raise BadConfig(
+                f"{name} is {getattr(config, name)!r}; {lesson} would ignore it: leave it out, or use "
+                + (since if since == until else f"{since} to {until}")
+            )
 
 
 def positive(name: str, value: Any, least: int = 1) -> int:

@@ -5,7 +5,8 @@ The shape of the file: `DecisionRun`, which notes them; `replay`; `first_diverge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -204,9 +205,14 @@ FATES = {  # the fields of `expect` -> the rules to look at
 }
 
 
+TOTALS = ("end", "steps", "preemptions", "free_blocks_at_end")
+EXPECTED = ("requests", "schedule", *TOTALS)
+PAIRS = ("sched", "new", "res", "fin", "abort", "abort_mid")  # lists of lists; the others are of ids
+
+
 def recorded(workload: Mapping[str, Any]) -> bool:
     """Does a workload carry decisions to compare with?"""
-    return "trace" in workload or "expect" in workload
+    return "trace" in workload or bool(workload.get("expect"))
 
 
 def first_divergence(workload: Mapping[str, Any], ours: Decisions) -> Divergence | None:
@@ -257,13 +263,41 @@ def _against_steps(theirs: list[Any], ours: list[dict[str, Any]], config: Mappin
 
 
 def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A step with all its lists, and the free blocks under one pair of names where they were recorded."""
+    """A step with all its lists, and the free blocks under one pair of names where they were recorded. Strict about both."""
     whole: dict[str, Any] = {key: [] for key in ORDER if not key.startswith("free")} | dict(entry)
-    if not isinstance(whole.get("step"), int):
+    if not _is_number(whole.get("step")):
         raise BadTrace(f"trace.steps: a step's number is {whole.get('step')!r}; it must be a whole number")
-    if isinstance(whole.get("free"), list) and len(whole["free"]) == 2:
-        whole["free_s"], whole["free_u"] = whole.pop("free")
+    where = f"trace.steps: step {whole['step']}"
+    _known(where, entry, ("step", "free", *ORDER))
+    if "free" in whole:
+        free = whole.pop("free")
+        if not (isinstance(free, list) and len(free) == 2 and all(map(_is_number, free))):
+            raise BadTrace(f"{where}: free is {repr(free)[:60]}; it must be two numbers, after schedule and after update")
+        whole["free_s"], whole["free_u"] = free
+    for key in ORDER:
+        if key.startswith("free"):
+            if key in whole and not _is_number(whole[key]):
+                raise BadTrace(f"{where}: {key} is {repr(whole[key])[:60]}; it must be a whole number")
+            continue
+        for one in typed(f"{where}: {key}", whole[key], list):
+            typed(f"{where}: an entry of {key}", one, list if key in PAIRS else str)
+            if key in PAIRS and len(one) != (3 if key.startswith("abort") else 2):
+                raise BadTrace(f"{where}: an entry of {key} is {repr(one)[:60]}; it must be an id and what belongs to it")
     return whole
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _known(what: str, keys: Iterable[str], known: Sequence[str]) -> None:
+    """BadTrace for the first key that nobody would compare."""
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise BadTrace(
+                f"{what}: unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
+            )
 
 
 def _name_rule(key: str, theirs: dict[str, Any], ours: dict[str, Any], config: Mapping[str, Any]) -> Divergence:
@@ -304,9 +338,11 @@ WORDS = {
 
 def _against_expect(expect: dict[str, Any], ours: Decisions) -> Iterator[Divergence]:
     """The first steps in detail if they are given; then the fates of the requests, earliest first; then the totals."""
+    _known("expect", expect, EXPECTED)
     ran = {entry["step"]: entry for entry in ours.schedule}
     for entry in typed("expect.schedule", expect.get("schedule", []), list):
-        step = typed("expect.schedule: an entry", entry, dict).get("step")
+        step = typed("expect.schedule: an entry's step", typed("expect.schedule: an entry", entry, dict).get("step"), int)
+        _known(f"expect.schedule: step {step}", entry, ("step", "tokens", "free_blocks"))
         mine = ran.get(step, {"tokens": {}})
         if mine["tokens"] != entry.get("tokens"):
             yield _divergence(step, "scheduled", RULES["tokens"], entry.get("tokens"), mine["tokens"])
@@ -314,7 +350,10 @@ def _against_expect(expect: dict[str, Any], ours: Decisions) -> Iterator[Diverge
             yield _divergence(step, "free blocks", RULES["free_u"], entry["free_blocks"], mine["free_blocks"])
     fates = []
     for name, row in typed("expect.requests", expect.get("requests", {}), dict).items():
-        mine = ours.requests.get(name, {})
+        if name not in ours.requests:
+            raise BadTrace(f"expect.requests: the workload has no request {name!r}")
+        mine = ours.requests[name]
+        _known(f"expect.requests: {name}", typed(f"expect.requests: {name}", row, dict), list(mine))
         for what, value in typed(f"expect.requests: {name}", row, dict).items():
             if mine.get(what) != value:
                 steps = [n for n in (value, mine.get(what)) if what.endswith("_step") and isinstance(n, int)]
@@ -322,7 +361,7 @@ def _against_expect(expect: dict[str, Any], ours: Decisions) -> Iterator[Diverge
                 rule = FATES.get(what, RULES["sched"])
                 fates.append(_divergence(at, f"{what} of {name}", rule, value, mine.get(what)))
     yield from sorted(fates, key=lambda one: (one.step is None, one.step or 0))
-    for what in ("end", "steps", "preemptions", "free_blocks_at_end"):
+    for what in TOTALS:
         if what in expect and expect[what] != ours.totals[what]:
             yield _divergence(None, what, RULES["sched"], expect[what], ours.totals[what])
 

@@ -13,6 +13,10 @@ class BadTrace(CourseError):
     """A trace or workload file that can't be read as one."""
 
 
+class NotDone(CourseError):
+    """A run that ended stuck, or at its last step: what was measured until then is no result."""
+
+
 class BadRequest(CourseError):
     """A request that makes no sense to any engine: an empty prompt, zero tokens to generate."""
 

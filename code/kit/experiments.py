@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kit import options, traces
-from kit.report import Report, heading, table
+from kit.report import Report, done, heading, table
 from kit.request import Request
 from kit.traces import EIGHT_OUTPUTS, EIGHT_SLOTS, eight
 
@@ -165,7 +165,7 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
     for b in (8, 16, 32):
         load = traces.story_f()
         bound_b = bound([request.max_tokens for request in load], b)
-        s, c = (engine(kind(b), None, traces.story_f()).run() for kind in (static_batcher, batcher))
+        s, c = (done(engine(kind(b), None, traces.story_f()).run()) for kind in (static_batcher, batcher))
         rows.append((b, _slots_busy(s, b), _slots_busy(c, b), round(s.tokens_per_s), round(c.tokens_per_s),
                      f"{c.tokens_per_s / s.tokens_per_s:.2f}x", f"{bound_b:.2f}x"))  # fmt: skip
     print(table(("slots", "busy static", "continuous", "tokens/s static", "continuous", "ratio", "bound in steps"), rows))
@@ -174,14 +174,14 @@ def _continuous(args: argparse.Namespace, batcher: Any, static_batcher: Any, eng
     print("The same lengths arriving at 6 a second, 16 slots. A static batcher that takes whoever waits when a batch ends is\n"
           "what servers call dynamic batching: it chooses the batch late, and closes it all the same.\n")  # fmt: skip
     arriving = [("dynamic", static_batcher), ("continuous", batcher)]
-    reports = [(name, engine(kind(16), None, _arriving(6.0)).run()) for name, kind in arriving]
+    reports = [(name, done(engine(kind(16), None, _arriving(6.0)).run())) for name, kind in arriving]
     print(table(("batching", "TTFT p50 ms", "p99 ms", "gap p99 ms", "tokens/s", "steps"),
                 [(name, r.ttft_ms(50), r.ttft_ms(99), r.itl_ms(99), round(r.tokens_per_s), r.num_steps) for name, r in reports]))  # fmt: skip
 
     heading("4. What can_admit doesn't ask")
     load = traces.azure_like("conv", 400, seed=1, rate=8.0)
     runner = PeakKV()
-    r = engine(batcher(64), runner, load).run()
+    r = done(engine(batcher(64), runner, load).run())
     step_ms = max(r.gap_ns[k] for k in range(len(r.gap_ns)) if r.continuing[k]) / 1e6
     print(f"400 requests like Azure's conversations at 8 a second, 64 slots. can_admit counted slots, and so\n"
           f"  the largest step computed {max(r.num_tokens):,} tokens, and a user in mid-answer waited {step_ms:,.0f} ms for it;\n"
@@ -223,7 +223,7 @@ def _trace(args: argparse.Namespace, batcher: Any, engine: Any) -> int:
     requests = traces.read_csv(args.trace)
     loop = engine(batcher(slots), None, requests)
     with options.Progress(str(args.trace), len(requests)) as progress:
-        report = loop.run(watch=lambda: progress.update(len(loop.report.rows)))
+        report = done(loop.run(watch=lambda: progress.update(len(loop.report.rows))))
     print(f"{len(requests):,} requests, {slots} slots; milliseconds {label()}\n")
     print(table(("finished", "slots busy", "tokens/s", "TTFT p50 ms", "p99 ms", "gap p99 ms", "virtual s"),
                 [(len(report.finished), _slots_busy(report, slots), round(report.tokens_per_s), report.ttft_ms(50),

@@ -12,8 +12,8 @@ from typing import Any
 from kit import options, traces
 from kit.config import Config
 from kit.experiments import label
-from kit.incidents import _heading, _say, print_limits, print_summary
-from kit.report import Report, Row, percentile, table
+from kit.incidents import _heading, _say, print_limits, print_refused, print_summary
+from kit.report import Report, Row, done, percentile, table, whole
 from kit.request import Count, Request
 
 LESSON = "s13_fairness"
@@ -37,11 +37,11 @@ class Lab:
     def run(
         self, requests: Iterable[Request], config: Config, policy: Any = None, runner: Any = None, **attributes: Any
     ) -> Report:
-        """Run a load, the scheduler's extensions set by name."""
+        """Run a load to its end, the scheduler's extensions set by name. NotDone if it has none."""
         subject = self.scheduler(config, policy)
         for name, value in attributes.items():
             setattr(subject, name, value)
-        return self.engine(subject, runner, requests).run()
+        return done(self.engine(subject, runner, requests).run())
 
 
 def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
@@ -60,8 +60,10 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
     elif any((args.budget, args.blocks, args.policy, args.config)):
         config = options.config_from(args, max_num_batched_tokens=512, max_num_seqs=16, num_blocks=2000)
         print_limits("Two classes: 40 jobs from the start (priority 1), 160 urgent ones at 8/s (priority 0)", config)
-        rows = [two_classes_row("as you set it", lab.run(two_classes(), config), lab, targets)]
+        report = lab.run(two_classes(), config)
+        rows = [two_classes_row("as you set it", report, lab, targets)]
         print(table(TWO_CLASSES, rows))
+        print_refused(report)
         result = {"rows": [dict(zip(TWO_CLASSES_JSON, row)) for row in rows]}
     else:
         print(f"Every millisecond below is {label()}. Percentiles are nearest-rank.")
@@ -80,7 +82,7 @@ def _run(args: argparse.Namespace, scheduler: Any, engine: Any) -> int:
 def by_class(rows: Iterable[Row], which: Which, unit_ns: float = 1e9) -> list[str]:
     """p50, p99 and max of the TTFT of a class, in seconds."""
     times = [row.ttft_ns / unit_ns for row in rows if row.ttft_ns is not None and which(row)]
-    return [f"{percentile(times, p):.2f}" for p in (50, 99, 100)]
+    return [f"{percentile(times, p):.2f}" if times else "-" for p in (50, 99, 100)]
 
 
 # 1 ------------------------------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ def a_flood(lab: Lab) -> dict[str, Any]:
     for name, policy in (("first come", None), ("fair share", lab.lesson.FairShare())):
         served, subject = Served(lab, "flood", "steady"), lab.scheduler(config, policy)
         served.attach(subject)
-        report = lab.engine(subject, None, flood()).run()
+        report = done(lab.engine(subject, None, flood()).run())
         total = max(sum(served.shares.values()), 1)
         row: list[Any] = [name, *(f"{served.shares.get(tenant, 0) / total:.0%}" for tenant in ("flood", "steady", "light"))]
         for tenant in ("flood", "steady", "light"):
@@ -398,8 +400,8 @@ def how_much_to_promise(lab: Lab) -> dict[str, Any]:
                             admission="to_completion" if mode == "estimate" else mode)  # fmt: skip
             estimate = lab.lesson.TokenRatio() if mode == "estimate" else None
             report = lab.run(load, config, runner=KnownLengths(lengths), estimate=estimate)
-            rows.append(("as needed" if limit is None else f"{limit}", mode, round(report.tokens_per_s), round(report.ttft_ms(50)),
-                         round(report.ttft_ms(99)), round(report.longest_gap_ms), report.preemptions,
+            rows.append(("as needed" if limit is None else f"{limit}", mode, round(report.tokens_per_s), whole(report.ttft_ms(50)),
+                         whole(report.ttft_ms(99)), round(report.longest_gap_ms), report.preemptions,
                          f"{100 * report.rec_new:.1f}%", max(report.num_running)))  # fmt: skip
             if estimate is not None:
                 ratios.append(estimate.ratio)
@@ -440,12 +442,12 @@ def in_time(lab: Lab, targets: tuple[float, float]) -> dict[str, Any]:
                 subject.ttft_target_ms = ttft_ms
             if name == "s10's guess":
                 subject.predict_ttft_ms = base.__get__(subject)
-            report = lab.engine(subject, None, traces.story_c(600, rate=rate)).run()
+            report = done(lab.engine(subject, None, traces.story_c(600, rate=rate)).run())
             good = lab.lesson.goodput(report.rows, ttft_ms, tpot_ms)
             slowest_ms = max(slowest_ms, *map(_tpot_ms, report.finished))
             in_ttft = sum(row.ttft_ms <= ttft_ms for row in report.finished)
             rows.append((f"{rate:g}/s", name or "-", len(report.refused), len(report.finished), in_ttft, good,
-                         round(report.ttft_ms(50)), round(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
+                         whole(report.ttft_ms(50)), whole(report.ttft_ms(99)), round(report.tokens_per_s)))  # fmt: skip
     columns = ("arrivals", "refuse", "refused", "served", "TTFT met", "good", "TTFT p50", "p99 ms", "tok/s")
     print(table(columns, rows) + "\n")
     late, low, mended = rows[3:]

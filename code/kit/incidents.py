@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from kit.config import Config
 from kit.errors import BadConfig
 from kit.exercise import graft
 from kit.experiments import label
-from kit.report import Report, heading, table
+from kit.report import Report, done, heading, table, whole
 from kit.request import Request
 
 LESSON = "s10_scheduler"
@@ -101,7 +100,7 @@ def a_queue_that_looks_healthy(simulate: Callable[..., Report]) -> dict[str, Any
     for name, change in (("ten times the pool", {"num_blocks": 20_000}), ("shortest first", {"policy": "shortest"}),
                          ("by priority (index mod 3)", {"policy": "priority"})):  # fmt: skip
         cures.append((name, simulate(traces.story_a(), Config(**{**base, **change}, reject_unservable=False))))
-    checked = simulate(traces.story_a(), Config(**base))
+    checked = done(simulate(traces.story_a(), Config(**base)))
     cures.append(("checked at add", checked))
     rows = [(name, len(r.finished), len(r.unfinished), len(r.refused), r.ttft_ms(50), r.ttft_ms(99)) for name, r in cures]
     print(table(("", "finished", "never ran", "refused", "TTFT p50 ms", "p99 ms"), rows))
@@ -135,7 +134,7 @@ def who_pays_for_a_policy(simulate: Callable[..., Report]) -> dict[str, Any]:
     ):
         rows = []
         for policy in ("fcfs", "shortest", "priority"):
-            report = simulate(requests(), Config(**config, policy=policy))
+            report = done(simulate(requests(), Config(**config, policy=policy)))
             row = [load, policy]
             for which in (lambda row: True, lambda row: row.prompt_tokens <= 256, lambda row: row.prompt_tokens > 256):
                 row += [f"{report.ttft_ms(p, which) / 1e3:.2f}" for p in (50, 99, 100)]
@@ -167,7 +166,7 @@ def two_budgets(simulate: Callable[..., Report]) -> dict[str, Any]:
     for blocks in (100, 400, 4000):
         for budget in (1024, 2048, 4096):
             config = Config(max_num_batched_tokens=budget, max_num_seqs=256, num_blocks=blocks)
-            report = simulate(traces.story_d(200), config)
+            report = done(simulate(traces.story_d(200), config))
             waits = [f"{100 * report.head_waits.get(rule, 0) / report.num_steps:.0f}%" for rule in ("budget", "blocks")]
             rows.append((blocks, budget, *_headline(report), *waits))
     print(table(columns, rows) + "\n")
@@ -184,16 +183,11 @@ def two_budgets(simulate: Callable[..., Report]) -> dict[str, Any]:
 _COLUMNS = ("tokens/s", "TTFT p50", "p99 ms", "gap p50", "p99", "longest ms", "evictions", "rec/new")
 
 
-def _whole(ms: float) -> float:
-    """To the millisecond; NaN, the percentile of nothing, stays what it is."""
-    return ms if math.isnan(ms) else round(ms)
-
-
 def _headline(report: Report) -> tuple[Any, ...]:
     return (
         round(report.tokens_per_s),
-        _whole(report.ttft_ms(50)),
-        _whole(report.ttft_ms(99)),
+        whole(report.ttft_ms(50)),
+        whole(report.ttft_ms(99)),
         report.itl_ms(50),
         report.itl_ms(99),
         round(report.longest_gap_ms),
@@ -215,7 +209,7 @@ def thrash(simulate: Callable[..., Report], meter: Any) -> dict[str, Any]:
     def run(blocks: int, name: str = "", seats: int = 256, hold_back: bool = False) -> tuple[Any, ...]:
         detector = detectors[f"{blocks} {name}"] = Detector(meter(), hold_back)
         config = Config(max_num_batched_tokens=1024, max_num_seqs=seats, num_blocks=blocks)
-        report = simulate(traces.story_d(500, rate=25.0), config, meter=detector)
+        report = done(simulate(traces.story_d(500, rate=25.0), config, meter=detector))
         detector.most_running = max(report.num_running)
         return (blocks, name, *_headline(report))
 
@@ -274,7 +268,7 @@ def the_same_sixty_in_chunks(simulate: Callable[..., Report], engine: Any) -> di
     config = Config(max_num_batched_tokens=512, max_num_seqs=64, num_blocks=2000, reject_unservable=False)
     runs = {
         "whole prompts (s10)": simulate(traces.story_a(), config),
-        "in chunks (s11)": engine(ChunkedScheduler(config), None, traces.story_a()).run(),
+        "in chunks (s11)": done(engine(ChunkedScheduler(config), None, traces.story_a()).run()),
     }
     columns = ("", "finished", "never ran", *_COLUMNS)
     rows = [(name, len(r.finished), len(r.unfinished), *_headline(r)) for name, r in runs.items()]
@@ -354,6 +348,11 @@ def print_summary(title: str, config: Config, report: Report) -> None:
     )
     if report.diagnosis:
         print(f"\n{report.end}: {report.diagnosis}")
+    print_refused(report)
+
+
+def print_refused(report: Report) -> None:
+    """Who was turned away, by reason and, of the first, by name."""
     if report.refused:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in report.summary()["refused"].items())
         print(f"\nrefused at add: {reasons}")

@@ -19,6 +19,7 @@ from kit.config import POLICIES, Config, above_zero, positive
 from kit.errors import CourseError
 from kit.replay import translate
 from kit.report import dump_json, no_nan
+from kit.workloads import no_key_twice
 
 MYSTERIES = ("A", "B", "C")
 MODELS = ("tiny",)
@@ -71,12 +72,14 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     text = lesson < "s03"  # a lesson that tells a story, and serves nobody
     serving = lesson >= "s08" and lesson[:3] not in KERNELS
+    unset: dict[str, Any] = {}  # what stands for an option that was not given, once it is clear which were
     if text:
         _text_options(parser)
     elif lesson.startswith("s06"):
         add("--prompt", metavar="TEXT", help="tell one story that begins with this")
-        add("--max-tokens", metavar="N", type=_count("max-tokens"), default=200, help="length of its answer")
-        add("--block-size", metavar="N", type=_count("block-size"), default=16, help="tokens in a KV block")
+        add("--max-tokens", metavar="N", type=_count("max-tokens"), help="length of its answer, 200 if unset")
+        add("--block-size", metavar="N", type=_count("block-size"), help="tokens in a KV block, 16 if unset")
+        unset.update(max_tokens=200, block_size=16)
     if lesson.startswith("s17"):
         add(
             "--tokens", metavar="N", type=_count("tokens"), default=150, help="length of the request that is walked through"
@@ -112,7 +115,8 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     if lesson.startswith("s13"):
         for name, default in (("ttft", 500.0), ("tpot", 50.0)):
             says = f"target of goodput in milliseconds, {default:g} if unset"
-            add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), default=default, help=says)
+            add(f"--{name}-target", metavar="MS", type=_above_zero(f"{name}-target"), help=says)
+            unset[f"{name}_target"] = default
     elif "s10" <= lesson < "s13":
         add(
             "--mystery",
@@ -133,7 +137,7 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
             type=_one_of("model", MODELS),
             help="tell real stories, with s06's model; needs NumPy",
         )
-    add("--json", metavar="FILE", type=_file("json", _writable), help="write the numbers to a file as well")
+    add("--json", metavar="FILE", type=_file("json", writable), help="write the numbers to a file as well")
     add("--solutions", action="store_true", help="run the course's answers in place of your code")
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -147,23 +151,35 @@ def parse(lesson: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
     vars(args).setdefault("config", {})
     args.lesson = lesson
     if args.replay is not None:
-        for name in ("trace", "json", "budget", "blocks", "policy", "config"):
-            if getattr(args, name) not in (None, {}):
-                parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{name}")
+        for name in ("trace", "json", "budget", "blocks", "policy", "config", "mystery", "ttft_target", "tpot_target"):
+            if getattr(args, name, None) not in (None, {}):
+                option = name.replace("_", "-")
+                parser.error(f"--replay takes all from its file and prints its results on stdout: leave out --{option}")
+    if args.trace is not None and args.mystery is not None:
+        parser.error("--mystery runs a load of its own: leave out --trace")
     needs = {"diff": "replay", "explain": "replay", "request": "explain", "steps": "explain"}  # s14's
     for name, other in needs.items():
         if getattr(args, name, None) and not getattr(args, other):
             parser.error(f"--{name} goes with --{other}: add it")
     if args.model is not None:
-        for name in ("trace", "mystery", "replay"):
+        for name in ("trace", "mystery", "replay", "ttft_target", "tpot_target"):
+            if getattr(args, name, None) is not None:
+                parser.error(f"--model tells stories of its own: leave out --{name.replace('_', '-')}")
+    if lesson.startswith("s06") and args.prompt is None:
+        for name in ("max_tokens", "block_size"):
             if getattr(args, name) is not None:
-                parser.error(f"--model tells stories of its own: leave out --{name}")
+                parser.error(f"--{name.replace('_', '-')} goes with --prompt: add it")
+    for name, value in unset.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     if args.config:
         try:
             args.config = translate(args.config, lesson[:3])
             Config.from_dict({**args.config, "allow_small_budget": True})  # each value by itself: more options may follow
         except CourseError as error:
             parser.error(f"--config: {error}")
+        if lesson < "s10" and (extra := [key for key in args.config if key != "max_num_seqs"]):
+            parser.error(f"--config: {lesson[:3]} knows no {extra[0]}, only max_num_seqs: leave it out, or use s10")
     if line := exercise.summary(lesson):
         print(line, file=sys.stderr)
     return args
@@ -347,7 +363,9 @@ def _one_of(option: str, choices: Sequence[str], adapt: Callable[[str], str] = s
 
 def _json_object(path: str) -> dict[str, Any]:
     try:
-        value = json.loads(Path(path).read_text("utf-8-sig"))
+        value = json.loads(Path(path).read_text("utf-8-sig"), object_pairs_hook=no_key_twice)
+    except CourseError as error:
+        raise argparse.ArgumentTypeError(f"config file {path}: {error}") from None
     except json.JSONDecodeError as error:
         raise argparse.ArgumentTypeError(
             f"config file {path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
@@ -362,7 +380,7 @@ def _json_object(path: str) -> dict[str, Any]:
     return value
 
 
-def _writable(path: str) -> str:
+def writable(path: str) -> str:
     """Checked before a long run, without touching the file."""
     file = Path(path)
     folder = file.parent

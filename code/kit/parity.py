@@ -22,7 +22,7 @@ from kit.errors import BadTrace, CourseError
 from kit.experiments import label
 from kit.explaining import explaining, narrowed
 from kit.replay import translate
-from kit.report import Report, heading, table
+from kit.report import Report, done, heading, table, whole
 from kit.request import Request
 from kit.workloads import placed_workloads, read_workloads
 
@@ -99,7 +99,7 @@ def replay_file(
                 print(json.dumps(found.line(name)), file=out)
             if diff:
                 if not recorded(workload):
-                    raise BadTrace("it carries no decisions to compare with, neither trace nor expect")
+                    raise BadTrace("it carries no decisions to compare with, neither trace nor expect, or an empty one")
                 first = first_divergence(workload, found)
                 compared += 1
                 if first is not None:
@@ -114,13 +114,14 @@ def replay_file(
             if not isinstance(error, CourseError):
                 when = f" in step {error.step}" if hasattr(error, "step") else ""
                 what = f"the scheduler raised {type(error).__name__}{when}: {error}"
-            print(f"{where}: {what}", file=err)
+            print(f"{where}: {what}".replace("\n", "\\n"), file=err)  # an id may hold a line break
             code, failed = 2, failed + 1
     if explain and not said and not code:
         print(f"{path}: nothing to explain there: {_asked(requests, steps)}", file=err)
         code = 2
     if diff:
         print(_verdict(compared, differ, failed), file=err)
+        code = code if compared else 2
     return code or int(bool(differ))
 
 
@@ -172,6 +173,8 @@ def _asked(requests: Sequence[str], steps: tuple[int, int] | None) -> str:
 def _verdict(compared: int, differ: Sequence[str], failed: int) -> str:
     names = ", ".join(differ[:8]) + (f" and {len(differ) - 8} more" if len(differ) > 8 else "")
     found = f"{len(differ)} with a difference: {names}" if differ else "no difference"
+    if not compared:
+        found = "so nothing is known"
     return f"{compared} compared, {found}" + (f"; {failed} could not be" if failed else "")
 
 
@@ -301,8 +304,8 @@ def a_shared_prefix(scheduler: Any, engine: Any) -> dict[str, Any]:
     for on in (False, True):
         limits: dict[str, Any] = {"max_num_batched_tokens": 512, "max_num_seqs": 16, "num_blocks": 800}
         counting = Counting(scheduler(Config(**limits, prefix_caching=on)))
-        result: Report = engine(counting.scheduler, None, shared_prefix()).run()
-        ttft = [round(result.ttft_ms(p)) for p in (50, 99)]
+        result: Report = done(engine(counting.scheduler, None, shared_prefix()).run())
+        ttft = [whole(result.ttft_ms(p)) for p in (50, 99)]
         rows.append(
             ("on" if on else "off", counting.computed, counting.hits, result.num_steps, *ttft, f"{result.duration_s:.2f}")
         )

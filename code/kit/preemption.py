@@ -19,7 +19,7 @@ from kit import incidents, options, traces
 from kit.config import Config
 from kit.exercise import graft
 from kit.experiments import label
-from kit.report import Report, heading, table
+from kit.report import Report, done, heading, table, whole
 from kit.request import Count, Request
 
 LESSON = "s12_preemption"
@@ -235,10 +235,10 @@ def simulate(
     s12: ModuleType, requests: Sequence[Request], runner: Any = None, order: Any = None, victim: Any = None, meter: Any = None,
     **limits: Any,
 ) -> Report:  # fmt: skip
-    """Run a load to its end under s12's scheduler."""
+    """Run a load to its end under s12's scheduler. NotDone if it has none."""
     scheduler = s12.SwappingScheduler(Config(**limits), order, victim)
     scheduler.meter = meter
-    return s12.Engine(scheduler, runner, requests).run()
+    return done(s12.Engine(scheduler, runner, requests).run())
 
 
 COLUMNS = ("tokens/s", "TTFT p50", "p99 ms", "longest pause ms", "evictions", "most of one", "rec/new")
@@ -249,7 +249,7 @@ def headline(report: Report) -> tuple[Any, ...]:
     most = max((row.preemptions for row in report.rows), default=0)
     return (
         round(report.tokens_per_s),
-        *(incidents._whole(report.ttft_ms(p)) for p in (50, 99)),
+        *(whole(report.ttft_ms(p)) for p in (50, 99)),
         round(report.longest_gap_ms),
         report.preemptions,
         most,
@@ -378,7 +378,7 @@ def a_runner_that_fails(s12: ModuleType) -> dict[str, Any]:
     print(f"  ended as `error`: {' '.join(row.id for row in engine.report.rows if row.finish_reason == 'error')}")
     print(f"  {victim.id} was being swapped out: stored now {victim.num_computed_tokens}, "
           f"thrown away {victim.recomputed_tokens}, output kept {victim.num_output_tokens}")  # fmt: skip
-    report = engine.run()
+    report = done(engine.run())
     row = next(row for row in report.rows if row.id == victim.id)
     print(f"  {victim.id} in the end: {row.finish_reason} with {row.output_tokens} tokens")
     print(f"  afterwards {len(report.finished)} of 60 finished; free: {scheduler.pool.num_free} of 60 GPU blocks, "
@@ -423,6 +423,7 @@ def _one_load(args: argparse.Namespace, s12: ModuleType) -> dict[str, Any]:
     for name, report in reports.items():
         if report.diagnosis:
             print(f"\n{name} is {report.end}: {report.diagnosis}")
+    incidents.print_refused(next(iter(reports.values())))
     return {name: report.to_json() for name, report in reports.items()}
 
 

@@ -22,7 +22,7 @@ from kit.workloads import EOS, parse_abort, parse_request, read_workloads, typed
 
 MAX_STEPS = 300  # of a field case
 MOST_STEPS = 100_000  # of anything else: a scheduler that goes round in circles
-STUCK_AFTER = 6  # steps in a row that compute nothing while requests wait
+STUCK_AFTER = 6  # steps in a row that compute nothing while requests wait, or run
 
 
 # What s10 lacks: the lesson that brings it, its only value before that, and what leaving it out means from then on.
@@ -162,7 +162,8 @@ def replay(
             end = "max"
         else:
             run.step()
-            idle = idle + 1 if run.scheduler.waiting and not run.schedule[-1]["tokens"] else 0
+            there = run.scheduler.waiting or run.scheduler.running  # who runs and computes nothing waits as well
+            idle = idle + 1 if there and not run.schedule[-1]["tokens"] else 0
             end = "stuck" if idle == STUCK_AFTER else ""
     return run.result(end)
 
@@ -277,7 +278,7 @@ def replay_file(
             raise
         except Exception as error:  # say which case broke the scheduler, and go on with the next
             what = error if isinstance(error, CourseError) else f"the scheduler raised {type(error).__name__}: {error}"
-            print(f"{path}, {name}: {what}", file=err)
+            print(f"{path}, {name}: {what}".replace("\n", "\\n"), file=err)  # an id may hold a line break
             code = 2
         else:
             print(json.dumps({"name": name, "requests": result.requests, "totals": result.totals}), file=out)

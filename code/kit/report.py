@@ -11,6 +11,7 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
+from kit.errors import NotDone
 from kit.request import Request
 
 
@@ -305,6 +306,18 @@ class Report:
             {"id": request.id, "reason": request.finish_reason, "why": str(error)} for request, error in self.refused
         ]
         return no_nan({"summary": self.summary(), "requests": rows, "refused": refused})
+
+
+def done(report: Report, what: str = "the run") -> Report:
+    """`report`, if its run ended well; else NotDone with the diagnosis, for numbers of a run that got stuck mislead."""
+    if report.end != "done":
+        raise NotDone(f"{what} is {report.end}: {report.diagnosis}")
+    return report
+
+
+def whole(value: float) -> float:
+    """Rounded; NaN, the percentile of nothing, stays what it is."""
+    return value if math.isnan(value) else round(value)
 
 
 def no_nan(value: Any) -> Any:

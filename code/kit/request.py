@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kit.errors import BadRequest
 
 MOST_TOKENS = 1_000_000_000
+MOST_ID = 2**63 - 1  # of a token: what 64 bits hold
+MOST_PRIORITY = 10**15  # beyond, a float no longer holds every whole number with a digit to spare
 
 
 class Count(list[int]):
@@ -75,8 +76,15 @@ class Request:
             raise BadRequest(
                 f"request {self.id}: it arrives at {self.arrival_ns!r} ns; it must be a whole number, at least 0"
             )
-        if not isinstance(self.priority, (int, float)) or math.isnan(self.priority):
+        if not isinstance(self.priority, (int, float)) or self.priority != self.priority:
             raise BadRequest(f"request {self.id}: its priority is {self.priority!r}; it must be a number")
+        if abs(self.priority) > MOST_PRIORITY:
+            raise BadRequest(
+                f"request {self.id}: its priority is {str(self.priority)[:40]}; it must be from -{MOST_PRIORITY:,} to {MOST_PRIORITY:,}"
+            )
+        if isinstance(self.prompt, (list, tuple)) and not (min(self.prompt) >= 0 and max(self.prompt) <= MOST_ID):
+            token = min(self.prompt) if min(self.prompt) < 0 else max(self.prompt)
+            raise BadRequest(f"request {self.id}: its prompt has the token {str(token)[:40]}; an id is from 0 to {MOST_ID}")
         self.num_tokens = known + len(self.output)
 
     @property

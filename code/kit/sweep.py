@@ -100,6 +100,9 @@ def check(config: Config) -> None:
         "max_model_len": config.max_model_len is not None,
         "cpu_blocks": config.cpu_blocks > 0,
         "skip_blocked": config.skip_blocked,
+        "preempt_for_priority": config.preempt_for_priority,
+        "aging_per_step": config.aging_per_step > 0,
+        "prefix_caching": config.prefix_caching,
     }
     for name, unknown in wrong.items():
         if unknown:

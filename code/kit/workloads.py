@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import BadTrace
-from kit.request import MOST_TOKENS, Request
+from kit.request import MOST_ID, MOST_TOKENS, Request
 
 EOS = -1  # a token that no fake model makes by itself
 REQUEST_KEYS = ("id", "arrival", "prompt_len", "prompt", "max_tokens", "priority", "eos_at", "stop_token_ids")
+LATEST = 10**15  # step of an arrival: eleven days, if it is in nanoseconds
 MOMENTS = ("before", "mid")  # of a step at which an abort comes: before it, or between schedule and update
 KINDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
 
@@ -57,9 +58,13 @@ def _entries(path: str | Path) -> list[tuple[str, Any]]:
     if not lines:
         raise BadTrace(f"workload file {path} is empty")
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=no_key_twice)
     except RecursionError:
         raise BadTrace(f"workload file {path} is nested too deeply to be one") from None
+    except BadTrace as error:
+        if len(lines) == 1 or not _is_json(lines[0][1]):
+            raise BadTrace(f"workload file {path}: {error}") from None
+        return [(f"line {n}", _line(path, n, line)) for n, line in lines]
     except ValueError as error:
         if not str(error).startswith("Extra data") or not _is_json(lines[0][1]):
             raise BadTrace(f"workload file {path} is not JSON: {error}") from None
@@ -93,11 +98,23 @@ def _is_json(text: str) -> bool:
 
 def _line(path: str | Path, n: int, text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=no_key_twice)
+    except BadTrace as error:
+        raise BadTrace(f"workload file {path}, line {n}: {error}") from None
     except json.JSONDecodeError as error:
         raise BadTrace(f"workload file {path}, line {n} is not JSON: {error.msg} at column {error.colno}") from None
     except (RecursionError, ValueError) as error:  # nested too deeply, a number of thousands of digits
         raise BadTrace(f"workload file {path}, line {n} can't be read: {error}") from None
+
+
+def no_key_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object (json's object_pairs_hook); BadTrace if a key stands in it twice, where json takes the last."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise BadTrace(f"the key {twice!r} stands twice in one object: leave one of them out")
+    return made
 
 
 def _named_lesson(where: str, workload: dict[str, Any]) -> None:
@@ -134,32 +151,40 @@ def _only(what: str, entry: Any, keys: Sequence[str]) -> dict[str, Any]:
 
 def parse_request(entry: Any, position: int) -> tuple[Request, int]:
     """A request of a workload, and the output on which it samples EOS (0: never)."""
-    what = f"request {entry['id']}" if isinstance(entry, dict) and "id" in entry else f"request number {position + 1}"
+    what = (
+        f"request {_shown(entry['id'])}" if isinstance(entry, dict) and "id" in entry else f"request number {position + 1}"
+    )
     entry = _only(what, entry, REQUEST_KEYS)
     prompt: list[int] | range
     if ("prompt" in entry) == ("prompt_len" in entry):
         raise BadTrace(f"{what}: give it either prompt or prompt_len")
     if "prompt" in entry:
         tokens = typed(f"{what}: prompt", entry["prompt"], list)
-        prompt = [whole(f"{what}: a token of its prompt", token, 0) for token in tokens]
+        prompt = [whole(f"{what}: a token of its prompt", token, 0, MOST_ID) for token in tokens]
     else:  # invented tokens: no two requests share any
         start = position * MOST_TOKENS
         prompt = range(start, start + whole(f"{what}: prompt_len", entry["prompt_len"], 0, MOST_TOKENS))
     stops = typed(f"{what}: stop_token_ids", entry.get("stop_token_ids", []), list)
     priority = entry.get("priority", 0)
-    if isinstance(priority, bool):
-        raise BadTrace(f"{what}: priority is {priority}; it must be a number")
-    if isinstance(priority, int) and abs(priority) > MOST_TOKENS:  # beyond what a float holds, at some point
+    if isinstance(priority, bool) or not isinstance(priority, (int, float)) or priority != priority:
+        raise BadTrace(f"{what}: priority is {priority!r}; it must be a number")
+    if abs(priority) > MOST_TOKENS:  # beyond what a float holds, at some point
         raise BadTrace(f"{what}: priority is {str(priority)[:40]}; it must be between -{MOST_TOKENS:,} and {MOST_TOKENS:,}")
     request = Request(
         typed(f"{what}: id", entry.get("id"), str),
         prompt,
         whole(f"{what}: max_tokens", entry.get("max_tokens"), 1, MOST_TOKENS),
-        whole(f"{what}: arrival", entry.get("arrival", 0), 0),
+        whole(f"{what}: arrival", entry.get("arrival", 0), 0, LATEST),
         priority,
-        frozenset([EOS, *(whole(f"{what}: a stop token id", token, 0) for token in stops)]),
+        frozenset([EOS, *(whole(f"{what}: a stop token id", token, 0, MOST_ID) for token in stops)]),
     )
-    return request, whole(f"{what}: eos_at", entry.get("eos_at") or 0, 0)
+    eos_at = entry.get("eos_at")
+    return request, 0 if eos_at is None else whole(f"{what}: eos_at", eos_at, 0)
+
+
+def _shown(name: Any) -> str:
+    """An id in a sentence, which is one line."""
+    return str(name).encode("unicode_escape").decode() if not str(name).isprintable() else str(name)
 
 
 def parse_abort(entry: Any) -> tuple[str, int, str]:
