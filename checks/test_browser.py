@@ -171,6 +171,8 @@ KNOBS = {  # a slider of each simulator, where it is not the budget, and a key t
     "s09_continuous_batching": ("slots", "ArrowRight"),
     "s12_preemption": ("GPU blocks", "ArrowRight"),
     "s13_fairness": ("step", "ArrowLeft"),
+    "s17_triton_decode": ("load", "ArrowRight"),
+    "s18_triton_prefill": ("program", "ArrowRight"),
 }
 
 

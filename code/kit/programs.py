@@ -307,7 +307,9 @@ def player(s17: Any) -> Any:
     step.observe(draw, "value")
     run()
     rows = list(knobs.values())
-    return w.VBox([w.HBox(rows[:2]), w.HBox(rows[2:]), w.HBox([play, step]), picture])
+    box = w.VBox([w.HBox(rows[:2]), w.HBox(rows[2:]), w.HBox([play, step]), picture])
+    box.add_class("kit-simulator")
+    return box
 
 
 def _innermost(error: BaseException) -> str:

@@ -328,6 +328,8 @@ def player(s18: Any) -> Any:
         knob.observe(run, "value")
     number.observe(draw, "value")
     run()
-    return w.VBox(
+    box = w.VBox(
         [w.HBox([step, knobs["window"]]), w.HBox([knobs["queries"], knobs["tile"]]), w.HBox([play, number]), picture]
     )
+    box.add_class("kit-simulator")
+    return box
