@@ -100,7 +100,7 @@ def test_an_output_without_permission_is_refused(capsys, tmp_path):
     assert "no permission" in complaint(capsys, "--json", str(tmp_path / "x.json"))
 
 
-@pytest.mark.parametrize("lesson", ["s11_chunked_prefill", "s12_preemption", "s14_unified_scheduler"])
+@pytest.mark.parametrize("lesson", ["s10_scheduler", "s11_chunked_prefill", "s12_preemption"])
 def test_a_mystery_is_not_silently_ignored(capsys, lesson):
     for other in (["--replay", "x"], ["--trace", "x"], ["--model", "tiny"]):
         assert "leave out --" in complaint(capsys, "--mystery", "A", *other, lesson=lesson)
