@@ -87,9 +87,9 @@ def _function(marked: Any) -> FunctionType:
 
 
 def is_written(function: Callable) -> bool:
-    """False while the body is still the `raise NotImplementedError` that the course ships."""
+    """False while the body is still the `raise NotImplementedError` that the course ships, or nothing: `pass`, a docstring."""
     code = function.__code__
-    return code.co_code != _blank.__code__.co_code or code.co_names != _blank.__code__.co_names
+    return all((code.co_code, code.co_names) != (no.__code__.co_code, no.__code__.co_names) for no in (_blank, _nothing))
 
 
 def wants_solutions() -> bool:
@@ -109,6 +109,10 @@ def summary(lesson: str) -> str:
 def _blank() -> None:
     """The body of an unwritten exercise."""
     raise NotImplementedError
+
+
+def _nothing() -> None:
+    """The body of one whose line was taken out, and nothing written in its place."""
 
 
 def _borrow(marked: Any, answers: Path) -> Any:
