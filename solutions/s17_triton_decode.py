@@ -27,7 +27,7 @@ def sums_kernel(out, matrix, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, D
     there = columns < width
     place = rows[:, None] * width + columns[None, :]  # a column beside a row: a tile [ROWS, COLUMNS] of offsets
     numbers = tl.load(matrix + place, mask=there[None, :], other=0.0)  # pointer + tile: where not `there`, 0 and no access
-    if DOUBLE:  # a constexpr is known when this is compiled: one of two programs comes out, and nothing is decided in it
+    if DOUBLE:  # a constexpr is known when this is compiled, so a plain `if` will do
         numbers = twice(numbers)  # a @jit function may call another
     tl.store(out + rows, tl.sum(numbers, axis=1))  # along each row; without an axis, one sum of all
 
