@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from place import ROOT, lacks, python, run
+from place import ROOT, grade, lacks, python, run
 
 MISSING = lacks("s17_triton_decode")
 pytestmark = [
@@ -115,6 +115,16 @@ def test_what_stands_behind_a_requests_last_block_means_nothing(s17, batch, name
         tables[i, used:] = name
     q, k, v, _, lengths = batch.decode
     assert not verdict(s17.paged_decode(q, k, v, tables, lengths), batch).wrong
+
+
+def test_a_forgotten_return_is_one_message(tmp_path):
+    wrong = tmp_path / "s17_triton_decode/silent.py"
+    wrong.parent.mkdir()
+    wrong.write_text('"""Silent."""\n@jit\ndef merge(parts, lse):\n    whole = tl.sum(parts, axis=0)\n', "utf-8")
+    test = "tests/test_s17_triton_decode.py"
+    found = grade(ROOT, test, "--solutions", "-k", "merge or splits_are_chosen", COURSE_WRONG_ANSWER=str(wrong))
+    (failure,) = found["failed"]
+    assert "merge returned" in failure["message"] and "`return`" in failure["message"], failure
 
 
 # What is launched

@@ -241,9 +241,10 @@ def main(argv: list[str] | None = None) -> int:
         tasks = [(name, target, True) for name in names for target in targets]
         tasks += [(name, target, False) for name in hinted for target in nvidia]
         with ProcessPoolExecutor(args.jobs, get_context("fork")) as pool:
-            results = dict(zip(tasks, pool.map(work, tasks)))
-    if refused := [result for result in results.values() if isinstance(result, str)]:
-        print("\n".join(dict.fromkeys(refused)), file=sys.stderr)
+            said = dict(zip(tasks, pool.map(work, tasks)))
+    results = {task: result for task, result in said.items() if isinstance(result, Compiled)}
+    if len(results) < len(said):
+        print("\n".join(dict.fromkeys(result for result in said.values() if isinstance(result, str))), file=sys.stderr)
         return 1
 
     print(

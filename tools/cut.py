@@ -22,7 +22,7 @@ from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[1]
 BLANK = "raise NotImplementedError"
-UNWRITTEN = ([], [BLANK], ["pass"], ["..."])  # kit.exercise.is_written sees it so too
+UNWRITTEN: tuple[list[str], ...] = ([], [BLANK], ["pass"], ["..."])  # kit.exercise.is_written sees it so too
 
 
 class CutError(Exception):
