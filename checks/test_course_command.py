@@ -254,6 +254,10 @@ def test_run_passes_options_on_and_installs_nothing(clone):
     assert done.returncode == 0 and "--policy" in done.stdout
     done = command(clone, sys.executable, "course.py", "run", "s10", "--budget", "0")
     assert done.returncode == 2 and "0" in done.stderr
+    done = command(clone, sys.executable, "-S", "course.py", "run", "s17")
+    assert done.returncode == 0 and "7. What the compiler makes of it" in done.stdout, "it leaves out what it can't do"
+    done = command(clone, sys.executable, "-S", "course.py", "run", "s18")
+    assert done.returncode == 2 and "which this Python lacks" in done.stderr and "sys_platform" not in done.stderr
     assert not (clone / ".venv").exists()
 
 

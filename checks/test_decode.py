@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from place import ROOT, lacks, python, run
+from place import ROOT, grade, lacks, python, run
 
 MISSING = lacks("s17_triton_decode")
 pytestmark = [
@@ -60,7 +60,7 @@ BAD = {
     "int64 tables": (change("block_tables", lambda t: t.long()), "both must be int32"),
     "head size 32": (
         change("q", lambda t: t[..., :32].contiguous()),
-        "head size 32 of q, 64 of the caches: both must be one of (64, 128)",
+        "head size 32 of q, 64 of the caches: both must be one of (32, 64, 128)",
     ),
     "heads that don't divide": (
         change("q", lambda t: t[:, :3].contiguous()),
@@ -117,6 +117,16 @@ def test_what_stands_behind_a_requests_last_block_means_nothing(s17, batch, name
     assert not verdict(s17.paged_decode(q, k, v, tables, lengths), batch).wrong
 
 
+def test_a_forgotten_return_is_one_message(tmp_path):
+    wrong = tmp_path / "s17_triton_decode/silent.py"
+    wrong.parent.mkdir()
+    wrong.write_text('"""Silent."""\n@jit\ndef merge(parts, lse):\n    whole = tl.sum(parts, axis=0)\n', "utf-8")
+    test = "tests/test_s17_triton_decode.py"
+    found = grade(ROOT, test, "--solutions", "-k", "merge or splits_are_chosen", COURSE_WRONG_ANSWER=str(wrong))
+    (failure,) = found["failed"]
+    assert "merge returned" in failure["message"] and "`return`" in failure["message"], failure
+
+
 # What is launched
 
 
@@ -137,6 +147,18 @@ def test_a_split_request_is_merged_by_a_second_kernel_and_a_lone_split_is_not(s1
     assert [one.name for one in launches(s17, s17.paged_decode, *long.decode, 0, 1)] == ["decode_kernel"]
     first, second = launches(s17, s17.paged_decode, *long.decode, 0, 3)
     assert (first.grid, second.name, second.grid) == ((1, 1, 3), "reduce_kernel", (4,))
+
+
+@pytest.mark.parametrize(("window", "wanted"), [(0, 200), (1, 64), (20, 83), (500, 200)])
+def test_a_window_is_split_by_what_it_shows_not_by_what_is_stored(s17, monkeypatch, window, wanted):
+    from kit.gpu import launches
+    from kit.ragged import ragged
+
+    asked = []
+    monkeypatch.setattr(s17, "tile_for", lambda q: 64)
+    monkeypatch.setattr(s17, "splits_for", lambda seqs, heads, longest, *rest: asked.append(longest) or 1)
+    launches(s17, s17.paged_decode, *ragged(0, [200, 30]).decode, window)
+    assert asked == [wanted]
 
 
 # What the script shows
@@ -210,9 +232,9 @@ HIDDEN = "import sys\nsys.modules.update(dict.fromkeys({names}))\nsys.path.inser
 def test_without_triton_the_script_says_what_it_leaves_out_and_does_the_rest(names, oracle):
     done = run(sys.executable, "-c", HIDDEN.format(names=names))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Skipped") == 2 and done.stdout.count("needs") >= 2
+    assert done.stdout.count("Skipped") == 3 and done.stdout.count("needs") >= 2
     assert done.stdout.count("Your oracle on these numbers: the same to 12 digits") == oracle
-    assert all(f"\n{number}. " in done.stdout for number in range(1, 7))
+    assert all(f"\n{number}. " in done.stdout for number in range(1, 8))
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(1, 1), (64, 16), (129, 7)])

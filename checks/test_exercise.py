@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from place import ROOT, grade, python
+from place import ROOT, cut, grade, python
 
 ANSWERS = '''"""A lesson with every kind of exercise."""
 
@@ -142,6 +142,18 @@ def test_an_unwritten_lesson_does_all_that_its_answers_do(small):
     answers, mine = python("solutions/s42_sample.py", cwd=small), python("code/s42_sample.py", cwd=small)
     assert json.loads(answers.stdout) == OUTPUT, answers.stderr
     assert json.loads(mine.stdout) == OUTPUT, mine.stderr
+
+
+@pytest.mark.parametrize("body", ["pass", "...", ""])
+def test_an_empty_body_is_as_unwritten_as_the_line_that_was_shipped(small, body):
+    solve(small, "function", body)
+    assert python("code/s42_sample.py", cwd=small).stderr.strip() == f"s42_sample: borrowed: {NAMES}"
+    test = write_tests(
+        small, "s42_sample", "from s42_sample import function\ndef test_x():\n    assert function(1) is None\n"
+    )
+    assert [todo["exercise"] for todo in grade(small, test)["todo"]] == ["function"]
+    sample = next(e for e in cut.exercises(small / "code/s42_sample.py") if e.name == "function")
+    assert not sample.written
 
 
 def test_the_summary_names_what_is_borrowed_and_what_is_yours(small):

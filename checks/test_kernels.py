@@ -378,6 +378,14 @@ def test_each_mistake_that_can_be_named_changes_the_result_and_is_named(lesson):
     assert named >= 15, "a few have the same effect as another one before them"
 
 
+def test_every_mistake_is_far_away_from_rounding(lesson):
+    from kit import ragged
+
+    batch = ragged.ragged(3, [40, 100, 150, 200], group=2, num_kv_heads=2)
+    errors = ragged.errors_of_mistakes(batch, tile=64)
+    assert len(errors) >= 12 and min(errors.values()) > 10 * ragged.TOLERANCE["bfloat16"], errors
+
+
 # Ahead of time
 
 
@@ -409,6 +417,14 @@ def test_the_kernels_compile_for_four_chips_without_spills_and_within_their_memo
 def test_the_check_of_the_kernels_can_fail(only, tile, target, words):
     done = compile_kernels("--quick", "--only", only, "--tile", tile, "--target", target)
     assert done.returncode == 1 and words in done.stdout.splitlines()[-1], done.stdout + done.stderr
+
+
+def test_what_the_compiler_refuses_is_a_sentence():
+    done = compile_kernels("--quick", "--only", "decode-bf16", "--tile", "8", "--target", "sm_80")
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1, done.stdout + done.stderr
+    assert (
+        done.stderr.startswith("decode-bf16-128-g4-b16 on sm_80 is refused by the compiler: ") and "K >= 16" in done.stderr
+    )
 
 
 def test_the_compiled_kernels_are_asked_for_by_names_that_exist():

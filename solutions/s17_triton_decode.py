@@ -1,7 +1,7 @@
 """s17 adds the kernel: decode attention that reads keys and values where their blocks lie, without gathering them first.
 
-The shape of the file: `gathered_attention`, slow and exact; four pieces of a kernel, and the two kernels made of them;
-`check`, `splits_for` and `paged_decode`, which launch them; `main`.
+The shape of the file: `sums_kernel`, an example; `gathered_attention`, slow and exact; four pieces of a kernel, and the two
+kernels made of them; `check`, `splits_for` and `paged_decode`, which launch them; `main`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,24 @@ Tensor = Any  # torch.Tensor, where there is torch
 HEAD_DIMS = (32, 64, 128)
 LARGEST_GROUP = 16  # query heads that share a KV head: the rows of one tile of a tensor core
 MOST_SPLITS = 128  # parts that the program that merges them has registers for
+
+
+@jit
+def sums_kernel(out, matrix, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DOUBLE: tl.constexpr):
+    """An example: the sums of a matrix's rows, ROWS of them a program. COLUMNS: its width, up to a power of two."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # which of the programs this one is; 0, 1, ... ROWS - 1
+    columns = tl.arange(0, COLUMNS)  # an arange has the length of a power of two
+    there = columns < width
+    place = rows[:, None] * width + columns[None, :]  # a column beside a row: a tile [ROWS, COLUMNS] of offsets
+    numbers = tl.load(matrix + place, mask=there[None, :], other=0.0)  # pointer + tile: where not `there`, 0 and no access
+    if DOUBLE:  # a constexpr is known when this is compiled, so a plain `if` will do
+        numbers = twice(numbers)  # a @jit function may call another
+    tl.store(out + rows, tl.sum(numbers, axis=1))  # along each row; without an axis, one sum of all
+
+
+@jit
+def twice(x):
+    return x + x
 
 
 @exercise
@@ -72,7 +90,8 @@ def slots_of(table, positions, wanted, BLOCK_SIZE: tl.constexpr):
 def visible(positions, length, WINDOW: tl.constexpr):
     """Which of these positions the newest token attends to. Roughly 3 lines.
 
-    Those below `length`; with a WINDOW above 0 only the last WINDOW of them. Returns [TILE] of bool.
+    Those below `length`; with a WINDOW above 0 only the last WINDOW of them. Tiles of bool are combined with `&`; Python's `and`
+    keeps one of the two. Returns [TILE] of bool.
     """
     seen = positions < length
     if WINDOW > 0:
@@ -90,9 +109,10 @@ def absorb(scores, v, peak, total, acc, PRECISION: tl.constexpr):
     2 ** (score - peak) * value.
 
     1. The new peak: `tl.maximum` of the old one and of each row's `tl.max(scores, axis=1)`.
-    2. A row that has still seen nothing has the peak -inf, and -inf - -inf is not a number: subtract 0 there (`tl.where`).
+    2. A row that has still seen nothing has the peak -inf, and -inf - -inf is not a number: subtract 0 there (`tl.where`). What
+       stands beside a tile, a number a row, gets an axis first: `[:, None]`.
     3. What was summed under the old peak shrinks by 2 ** (old - new), `tl.exp2`; then the tile's weights 2 ** (score - new) join:
-       `tl.sum` of them in total, `tl.dot(weights in v's dtype, v, input_precision=PRECISION)` in acc.
+       `tl.sum(..., axis=1)` of them in total, `tl.dot(weights in v's dtype, v, input_precision=PRECISION)` in acc.
     Returns (new peak, total, acc).
     """
     new_peak = tl.maximum(peak, tl.max(scores, axis=1))
@@ -202,7 +222,7 @@ def splits_for(num_seqs: int, num_kv_heads: int, longest: int, tile: int, proces
     1. Without splitting there are num_seqs * num_kv_heads programs. How many splits make at least 2 * processors of them? Ask for
        MOST_SPLITS // 2 at most: step 2 may nearly double it.
     2. Give each split that fraction of `longest`'s tiles, rounded down, but at least one tile: who rounds up leaves splits without any.
-    3. Return how many splits that makes, the last one perhaps shorter; at least 1.
+    3. Return how many splits that makes, the last one perhaps shorter; at least 1. (A shorter request may leave some empty.)
     """
     wanted = min(-(-2 * processors // max(num_seqs * num_kv_heads, 1)), MOST_SPLITS // 2)
     tiles = -(-longest // tile)
@@ -297,7 +317,9 @@ def paged_decode(
     tile = tile_for(q)
     if num_splits == 0:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count if q.is_cuda else 1
-        num_splits = splits_for(num_seqs, num_kv_heads, int(seq_lens.max()), tile, processors)
+        longest = int(seq_lens.max())
+        seen = min(longest, window - 1 + tile) if window else longest  # a window may begin anywhere in its first tile
+        num_splits = splits_for(num_seqs, num_kv_heads, seen, tile, processors)
     if positive("num_splits", num_splits) > MOST_SPLITS:
         raise ValueError(f"num_splits is {num_splits}: one program merges them, and has registers for {MOST_SPLITS}")
     shape = (num_seqs, num_heads, num_splits)

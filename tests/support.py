@@ -5,6 +5,7 @@ Nothing here imports a lesson, so that a test run can decide which folder the le
 
 from __future__ import annotations
 
+import dis
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,6 +75,20 @@ def attempt(where: str, call: str, see: str, function: Callable, *args: Any, nob
     except tuple(causes) as error:
         cause = next(text for kind, text in causes.items() if isinstance(error, kind))
         mismatch(where, f"{call} raised", f"{type(error).__name__}: {error}", "no error", cause, see)
+
+
+def returns_nothing(piece: Any) -> str:
+    """The name of a function or kernel that is written but has no `return` with a value; else empty."""
+    function = getattr(piece, "fn", piece)
+    if function.__code__.co_name == "not_written":  # it raises NotWritten
+        return ""
+    before = None
+    for now in dis.get_instructions(function):
+        value = before if now.opname == "RETURN_VALUE" else now
+        if now.opname.startswith("RETURN_") and not (value and value.opname.endswith("_CONST") and value.argval is None):
+            return ""
+        before = now
+    return function.__name__
 
 
 def show(value: Any) -> str:

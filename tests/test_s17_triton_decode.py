@@ -27,7 +27,7 @@ from s17_triton_decode import (
     tile_for,
     visible,
 )
-from support import expect, expect_attention, mismatch
+from support import expect, expect_attention, mismatch, returns_nothing
 
 ORACLE = "s17_triton_decode/The oracle"
 PROGRAM = "s17_triton_decode/One program"
@@ -37,6 +37,28 @@ ONLINE = "s17_triton_decode/A softmax that has seen others"
 SPLIT = "s17_triton_decode/Split, and merge"
 INF = math.inf
 kernels = pytest.mark.skipif(bool(gpu.lacking()), reason=gpu.lacking() or "there is Triton")
+
+
+PIECES = {
+    gathered_attention: ("TestGatheredAttention", "out, [num_seqs, num_heads, head_dim]", ORACLE),
+    slots_of: ("TestSlotsOf", "[TILE] slots", SLOTS),
+    visible: ("TestVisible", "[TILE] of bool", MASK),
+    absorb: ("TestAbsorb", "(new peak, total, acc)", ONLINE),
+    merge: ("TestMerge", "[HEAD_DIM]", SPLIT),
+    splits_for: ("TestSplitsFor", "a number of splits", SPLIT),
+}
+told = set()  # pieces that return nothing, and of which it was said
+
+
+@pytest.fixture(autouse=True)
+def every_piece_returns_something(request):
+    """A forgotten `return` is one message, not one for each test that meets a None."""
+    for piece, (tests, want, see) in PIECES.items():
+        if request.cls.__name__ in (tests, "TestKernel") and (name := returns_nothing(piece)):
+            if name in told:
+                pytest.skip(f"{name} returns None")
+            told.add(name)
+            mismatch("any call", f"{name} returned", None, want, "its body has no `return` with a value", see)
 
 
 def ints(*numbers: int, dtype: str = "int32"):
@@ -77,27 +99,38 @@ class TestGatheredAttention:
     def firsts(self, length: int, window: int = 0, heads: int = 4, k=None, q=None):
         keys, v = self.caches()
         q = torch.ones(1, heads, 2) if q is None else q
-        tables = torch.tensor([[3, 1, 0]], dtype=torch.int32)
-        got = gathered_attention(q, keys if k is None else k, v, tables, torch.tensor([length], dtype=torch.int32), window)
+        tables = torch.tensor([[3, 1, 10**6]], dtype=torch.int32)
+        lengths = torch.tensor([length], dtype=torch.int32)
+        try:
+            got = gathered_attention(q, keys if k is None else k, v, tables, lengths, window)
+        except IndexError as error:
+            where, call = f"{length} tokens in blocks of 2, block table [3, 1, 1000000]", "gathered_attention raised"
+            cause = "what stands behind a request's last block means nothing: cut its row of the table to its blocks, then index"
+            mismatch(where, call, f"IndexError: {error}", "no error", cause, ORACLE)
         return got, [round(float(x), 6) for x in got[0, :, 0]]
 
-    def check(self, length, window, want, cause, heads=4):
+    def check(self, length, window, want, cause, heads=4, causes=None):
+        """causes: what each of the wrong outputs says; `cause` is for all others."""
         __tracebackhide__ = True
         _, got = self.firsts(length, window, heads)
+        cause = (causes or {}).get(tuple(got), cause)
         window_words = f", window {window}" if window else ""
         call = f"{heads} heads over 2 KV heads, {length} equal keys{window_words}"
         expect("the mean of the values, 1 2 3 and 10 20 30", call, got, want, cause, ORACLE)
 
     def test_equal_keys_give_the_mean_of_the_values(self):
         cause = "gather by the table, in its order, cut at the length: behind it and in other blocks there is NaN"
-        self.check(3, 0, [2.0, 2.0, 20.0, 20.0], cause)
+        turns = "query head h reads KV head h // group: heads next to each other share one (repeat_interleave, not repeat)"
+        self.check(3, 0, [2.0, 2.0, 20.0, 20.0], cause, causes={(2.0, 20.0, 2.0, 20.0): turns})
 
     def test_query_heads_next_to_each_other_share_a_kv_head(self):
         self.check(1, 0, [1.0, 1.0, 1.0, 10.0, 10.0, 10.0], "query head h reads KV head h // group", heads=6)
 
     def test_a_window_holds_the_newest_tokens(self):
         self.check(3, 2, [2.5, 2.5, 25.0, 25.0], "a window of 2 is the newest token and the one before it: 2 and 3")
-        self.check(2, 5, [1.5, 1.5, 15.0, 15.0], "a window longer than the request shows all of it")
+        longer = "a window longer than the request shows all of it: its first token is not below 0"
+        self.check(3, 4, [2.0, 2.0, 20.0, 20.0], longer)
+        self.check(2, 5, [1.5, 1.5, 15.0, 15.0], longer)
 
     def test_a_request_without_tokens_is_zeros(self):
         self.check(0, 0, [0.0] * 4, "nothing is seen: zeros, and no softmax of nothing")
@@ -203,6 +236,22 @@ class TestVisible:
         got = [first + i for i, seen in enumerate(out.tolist()) if seen]
         if got == want:
             return
+        both = "tiles of bool are combined with `&`; Python's `and` keeps only one of the two comparisons"
+        known = {
+            tuple(range(max(first, length - window), first + 16)): both,  # the second comparison alone
+            tuple(p for p in range(first, first + 16) if p < length): f"a WINDOW of {window} is not heeded: {both}",
+        }
+        if window and tuple(got) in known:
+            mismatch(
+                f"a request of {length}, window {window}, positions {first} to {first + 15}",
+                "visible",
+                got,
+                want,
+                known[tuple(got)],
+                MASK,
+            )
+        if not window and not got:
+            causes = ("WINDOW 0 means all: compare with length - WINDOW only where WINDOW > 0",) * 2
         behind = [p for p in got if p >= length] or [p for p in want if p == length - 1 and p not in got]
         where = f"a request of {length}, window {window or 'off'}, positions {first} to {first + 15}"
         mismatch(where, "visible", got, want, causes[bool(behind)], MASK)
@@ -246,13 +295,13 @@ def absorb_probe(
 
 
 @contextmanager
-def dots() -> Iterator[list[str]]:
-    """The input precision that each tl.dot within it asks for. In the interpreter only, where it changes no digit."""
+def dots() -> Iterator[list[tuple[str, str, str]]]:
+    """(input precision, types of its tiles) of each tl.dot within it. In the interpreter only, where they change hardly a digit."""
     builder = import_module("triton.runtime.interpreter").InterpreterBuilder
     original, asked = builder.create_dot, []
 
     def create_dot(self, a, b, d, input_precision, *rest):
-        asked.append(str(input_precision).rpartition(".")[2].lower())
+        asked.append((str(input_precision).rpartition(".")[2].lower(), *(str(x.dtype.scalar) for x in (a, b))))
         return original(self, a, b, d, input_precision, *rest)
 
     builder.create_dot = create_dot
@@ -273,14 +322,14 @@ class TestAbsorb:
 
     VALUES = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 
-    def run(self, *tiles, dtype="float32"):
+    def run(self, *tiles, dtype="float32", precision="ieee"):
         """(peak, total, first of acc) after tiles of two scores each; the other fourteen places of a tile are not seen."""
         padded = [number for tile in tiles for number in (*tile, *[-INF] * 14)]
         values = [v for i in range(len(tiles)) for v in (*self.VALUES[2 * i : 2 * i + 2], *[0.0] * 14)]
         scores = floats([padded] * 16)
         v = floats(values)[:, None].expand(-1, 16).contiguous().to(getattr(torch, dtype))
         peak, total, acc = floats([0.0] * 16), floats([0.0] * 16), floats([[0.0] * 16] * 16)
-        absorb_probe[(1,)](peak, total, acc, scores, v, TILES=len(tiles), ROWS=16, TILE=16, DIM=16, P="ieee")
+        absorb_probe[(1,)](peak, total, acc, scores, v, TILES=len(tiles), ROWS=16, TILE=16, DIM=16, P=precision)
         return snap(peak[3]), snap(total[3]), snap(acc[3, 5])
 
     def check(self, tiles, want, causes):
@@ -295,8 +344,32 @@ class TestAbsorb:
 
     def test_the_first_tile(self):
         e = math.exp(-2)
-        causes = {(3.0, snap(1 + e), snap(10 * e + 20)): "scores are in units of log2: tl.exp2, not tl.exp"}
+        causes = {
+            (3.0, snap(1 + e), snap(10 * e + 20)): "scores are in units of log2: tl.exp2, not tl.exp",
+            (3.0, 20.0, 22.5): "one sum over all 16 rows: tl.sum(weights, axis=1) has one for each",
+        }
         self.check([(1, 3)], (3.0, 1.25, 22.5), causes)
+
+    def test_each_row_has_a_peak_and_sums_of_its_own(self):
+        """Even rows have scores around 200, odd rows around -200: in another row's units they are nothing, or infinite."""
+        high, low = [(201, 203), (202, 205)], [(-199, -197), (-200, -201)]
+        scores = floats([[x for tile in (low if row % 2 else high) for x in (*tile, *[-INF] * 14)] for row in range(16)])
+        values = [v for i in range(2) for v in (*self.VALUES[2 * i : 2 * i + 2], *[0.0] * 14)]
+        v = floats(values)[:, None].expand(-1, 16).contiguous()
+        peak, total, acc = floats([0.0] * 16), floats([0.0] * 16), floats([[0.0] * 16] * 16)
+        absorb_probe[(1,)](peak, total, acc, scores, v, TILES=2, ROWS=16, TILE=16, DIM=16, P="ieee")
+        wanted = [(205.0, 1.4375, 49.375), (-197.0, 1.4375, 28.75)]
+        for row in range(16):
+            got, want = (snap(peak[row]), snap(total[row]), [snap(x) for x in acc[row]]), wanted[row % 2]
+            if got != (*want[:2], [want[2]] * 16):
+                cause = "a number a row stands beside a tile as [:, None]; without, row 0's is column 0's (base, shrink)"
+                if len({snap(x) for x in peak}) == 1:
+                    cause = "one peak for all 16 rows: tl.max(scores, axis=1) has one for each"
+                elif len({snap(x) for x in total}) == 1 and got[1] != want[1]:
+                    cause = "one sum over all 16 rows: tl.sum(weights, axis=1) has one for each"
+                where = f"scores around 200 in even rows, -200 in odd ones; row {row}"
+                shown = (*got[:2], got[2][0] if len(set(got[2])) == 1 else got[2])
+                mismatch(where, "peak, total, acc", shown, want, cause, ONLINE)
 
     def test_what_was_summed_shrinks_when_the_peak_rises(self):
         causes = {
@@ -325,6 +398,8 @@ class TestAbsorb:
         cause = "-inf - -inf is not a number: where the new peak is -inf, subtract 0 in its place"
         expect("a tile in which a row sees nothing, then one", "peak, total, acc", got, want, cause, ONLINE)
         got = self.run((-INF, -INF))
+        if got == (0.0, 0.0, 0.0):
+            cause = "return the new peak as it is, -inf: the 0 in its place is for subtracting only"
         expect("nothing at all is seen", "peak, total, acc", got, (-INF, 0.0, 0.0), cause, ONLINE)
 
     def test_large_scores_do_not_overflow(self):
@@ -342,16 +417,26 @@ class TestAbsorb:
                 raise
             cause = "a dot takes two tiles of one type: weights.to(v.dtype)"
             mismatch("values in float16", "tl.dot raised", str(error), "no error", cause, ONLINE)
-        expect(
-            "values in float16", "peak, total, acc", got, (5.0, 1.4375, 49.375), "weights.to(v.dtype) for the dot", ONLINE
-        )
+        cause = "weights.to(v.dtype) for the dot"
+        expect("values in float16", "peak, total, acc", got, (5.0, 1.4375, 49.375), cause, ONLINE)
+        if INTERPRETED:
+            with dots() as asked:
+                self.run((1, 3), dtype="float16")
+            cause = (
+                "the weights take the values' type, not the values the weights': a tensor core multiplies 16 bits faster"
+            )
+            expect(
+                "values in float16", "tl.dot multiplies", [types for _, *types in asked], [["fp16", "fp16"]], cause, ONLINE
+            )
 
     def test_products_are_exact_where_that_is_asked(self):
         if INTERPRETED:
-            with dots() as asked:
-                self.run((1, 3))
-            cause = "pass input_precision=PRECISION to tl.dot: unasked, a GPU multiplies float32 in TF32, with 10 bits; the interpreter never"
-            expect('PRECISION "ieee"', "tl.dot is asked for", asked, ["ieee"], cause, ONLINE)
+            for precision in ("ieee", "tf32"):
+                with dots() as asked:
+                    self.run((1, 3), precision=precision)
+                cause = "pass input_precision=PRECISION to tl.dot: unasked, a GPU multiplies float32 in TF32, with 10 bits; the interpreter never"
+                got = [precision for precision, *_ in asked]
+                expect(f'PRECISION "{precision}"', "tl.dot is asked for", got, [precision], cause, ONLINE)
         else:
             self.VALUES = (1 + 2**-15, *[0.0] * 5)
             expect(
@@ -411,18 +496,21 @@ class TestMerge:
 class TestSplitsFor:
     """Exercise 6: splits_for(num_seqs, num_kv_heads, longest, tile, processors)."""
 
-    def check(self, args, want, cause):
+    def check(self, args, want, cause, causes=None):
         __tracebackhide__ = True
         call = "splits_for({} requests, {} KV heads, longest {}, tile {}, {} processors)".format(*args)
-        expect("a step of decodes", call, splits_for(*args), want, cause, SPLIT)
+        got = splits_for(*args)
+        expect("a step of decodes", call, got, want, (causes or {}).get(got, cause), SPLIT)
 
     def test_enough_requests_need_no_splits(self):
         self.check((64, 8, 32768, 64, 108), 1, "512 programs are there without splitting, 216 are wanted")
         self.check((27, 8, 32768, 64, 108), 1, "27 * 8 = 216 programs are enough: two for each of 108 processors")
 
     def test_a_lone_long_request_is_split(self):
+        two = {16: "one program for each of 108 processors: two are wanted, 216"}
+        self.check((1, 8, 64 * 64, 64, 108), 32, "8 programs, 216 wanted: 27 splits of 2 tiles, so 32", two)
         self.check((1, 8, 27 * 64, 64, 108), 27, "8 programs, 216 wanted: 27 splits; KV heads count, query heads don't")
-        self.check((26, 8, 64 * 64, 64, 108), 2, "208 programs are not quite enough: round up")
+        self.check((26, 8, 64 * 64, 64, 108), 2, "208 programs are not quite the 216 that are wanted: round up")
 
     def test_no_split_is_left_without_tiles(self):
         cause = "32 tiles for 27 splits: one tile each is 32 splits; two each, and eleven of 27 splits have nothing to do"

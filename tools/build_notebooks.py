@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).resolve().parents[1]
 TOO_SLOW_S = 60
-QUIZ = "Run this cell for six questions, or in a terminal: python3 course.py quiz"
+QUIZ = "Run this cell for six questions, or in a terminal: python3 course.py quiz {}"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -52,7 +52,7 @@ def execute(path: Path) -> tuple[Any, float]:
     return notebook, time.monotonic() - start
 
 
-def settle(notebook: Any) -> None:
+def settle(notebook: Any, lesson: str) -> None:
     """Take out what differs from run to run."""
     notebook.metadata.pop("widgets", None)
     notebook.metadata["language_info"] = {"name": "python"}
@@ -65,7 +65,7 @@ def settle(notebook: Any) -> None:
                 output.execution_count = number
             output.get("data", {}).pop(WIDGET_VIEW, None)
             if "data-numquestions" in output.get("data", {}).get("text/html", ""):
-                output.data = {"text/plain": QUIZ}
+                output.data = {"text/plain": QUIZ.format(lesson)}
 
 
 def main(argv: list[str]) -> int:
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
             failures += slow
             print(f"{path.name}: {seconds:.0f} s{f', more than {TOO_SLOW_S}' if slow else ''}")
             if store:
-                settle(notebook)
+                settle(notebook, path.stem.partition("_")[0])
                 nbformat.write(notebook, ROOT / "notebooks" / path.name)
     return 1 if failures else 0
 

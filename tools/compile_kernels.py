@@ -5,8 +5,9 @@
     python3 tools/compile_kernels.py --quick             the widest variants
     python3 tools/compile_kernels.py --mine              those of code/ in place of solutions/
     python3 tools/compile_kernels.py --tile 128 --only mixed-fp32-128    what another tile would cost
+    python3 tools/compile_kernels.py --splits 256 --only reduce-bf16-128-s128    and more parts to merge
 
-Exit code 1 if a variant spills registers on sm_80 or newer, or needs more shared memory than a block of the chip may have: Triton
+Where the compiler refuses, its reason is printed. Exit code 1 if a variant spills registers on sm_80 or newer, or needs more shared memory than a block of the chip may have: Triton
 compiles both without a word. A second table shows the same kernels compiled without the hint that addresses are multiples of
 16 bytes. That a kernel compiles does not say that it is right or fast: tests say the one, bench/paged_attention.py the other.
 """
@@ -90,9 +91,16 @@ def variants(quick: bool) -> Iterator[tuple[str, Launch]]:
             if (group, window) == (4, 0):
                 yield f"mixed1-{shape}", one(s18, "attention_kernel", s18.paged_attention, *decodes.mixed)
                 yield f"write-{shape}", one(s18, "write_kernel", s18.write_kv, *chunks.to_write())
-        for splits in (8,) if quick else (2, 8, 64):
+        for splits in (8,) if quick else (2, 8, 64, s17.MOST_SPLITS):
             long = ragged(0, [64 * 64], dtype=dtype, head_dim=head_dim)
             yield f"reduce-{kind}-s{splits}", one(s17, "reduce_kernel", s17.paged_decode, *long.decode, 0, splits)
+    if not quick:  # TinyLM: four heads of 32 over two KV heads
+        tiny = ragged(0, [14 * 16] * 2, [9, 1], head_dim=32, group=2)
+        yield (
+            "decode-fp32-32-g2-b16",
+            one(s17, "decode_kernel", s17.paged_decode, *ragged(0, [14 * 16], head_dim=32, group=2).decode, 0, 1),
+        )
+        yield "mixed-fp32-32-g2-b16", one(s18, "attention_kernel", s18.paged_attention, *tiny.mixed, 0)
 
 
 def compiled(variant: Launch, target: str, hints: bool) -> Compiled:
@@ -151,9 +159,19 @@ def faults(target: str, result: Compiled) -> list[str]:
 _CHOSEN: dict[str, Launch] = {}  # what is compiled, by its name: a kernel can't be sent to another process
 
 
-def work(task: tuple[str, str, bool]) -> Compiled:
+def work(task: tuple[str, str, bool]) -> Compiled | str:
+    """What a variant uses, or why the compiler refuses it."""
+    from triton.compiler.errors import CompilationError
+
     name, target, hints = task
-    return compiled(_CHOSEN[name], target, hints)
+    try:
+        return compiled(_CHOSEN[name], target, hints)
+    except CompilationError as error:
+        inner: BaseException = error
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        reason = str(inner).strip().splitlines()
+        return f"{name} on {target} is refused by the compiler: {reason[-1] if reason else type(inner).__name__}"
 
 
 def rows(names: list[str], targets: list[str], results: dict, mark: Callable) -> Iterator[str]:
@@ -190,6 +208,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--target", action="append", choices=list(SHARED), help="one of these chips; may be given again")
     parser.add_argument("--tile", type=int, default=0, metavar="N", help="another number of tokens a tile")
+    parser.add_argument("--splits", type=int, default=0, metavar="N", help="another number of parts to merge")
     parser.add_argument("--mine", action="store_true", help="the kernels of code/, in place of solutions/")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     args = parser.parse_args(argv)
@@ -210,7 +229,8 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["TRITON_CACHE_DIR"] = cache  # from the cache there would be no log
         for name, launch in variants(args.quick):
             if name.startswith(args.only):
-                launch.constants.update({"TILE": args.tile} if args.tile and "TILE" in launch.constants else {})
+                for constant, number in (("TILE", args.tile), ("SPLITS", args.splits)):
+                    launch.constants.update({constant: number} if number and constant in launch.constants else {})
                 _CHOSEN[name] = launch
         names = list(_CHOSEN)
         if not names:
@@ -221,7 +241,11 @@ def main(argv: list[str] | None = None) -> int:
         tasks = [(name, target, True) for name in names for target in targets]
         tasks += [(name, target, False) for name in hinted for target in nvidia]
         with ProcessPoolExecutor(args.jobs, get_context("fork")) as pool:
-            results = dict(zip(tasks, pool.map(work, tasks)))
+            said = dict(zip(tasks, pool.map(work, tasks)))
+    results = {task: result for task, result in said.items() if isinstance(result, Compiled)}
+    if len(results) < len(said):
+        print("\n".join(dict.fromkeys(result for result in said.values() if isinstance(result, str))), file=sys.stderr)
+        return 1
 
     print(
         f"triton {version('triton')}: python3 tools/compile_kernels.py {' '.join(sys.argv[1:] if argv is None else argv)}\n"

@@ -87,9 +87,11 @@ def _function(marked: Any) -> FunctionType:
 
 
 def is_written(function: Callable) -> bool:
-    """False while the body is still the `raise NotImplementedError` that the course ships."""
-    code = function.__code__
-    return code.co_code != _blank.__code__.co_code or code.co_names != _blank.__code__.co_names
+    """False while the body is still the `raise NotImplementedError` that the course ships, or nothing: `pass`, a docstring."""
+    code, blank = function.__code__, _blank.__code__
+    if code.co_code == _nothing.__code__.co_code and set(code.co_consts) <= {function.__doc__, None}:
+        return False
+    return code.co_code != blank.co_code or code.co_names != blank.co_names
 
 
 def wants_solutions() -> bool:
@@ -109,6 +111,10 @@ def summary(lesson: str) -> str:
 def _blank() -> None:
     """The body of an unwritten exercise."""
     raise NotImplementedError
+
+
+def _nothing() -> None:
+    """The body of one whose line was taken out, and nothing written in its place."""
 
 
 def _borrow(marked: Any, answers: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What s17 shows when it runs: the online softmax by hand, a request tile by tile, who reads what, and what it all must move.
+"""What s17 shows when it runs: a small kernel, who reads what, the online softmax by hand, and what it all must move.
 
 The shape of the file: the main job; then the pieces in its order: `online` and `walk`, the kernel in plain Python; `Decodes`,
 bytes and operations of a step; `compiled`, what a compiler made of the kernels. What has to launch a kernel is left out, with
@@ -34,18 +34,78 @@ def decode(argv: Sequence[str] | None, s17: ModuleType) -> int:
 
 def _decode(args: argparse.Namespace, s17: Any) -> int:
     data = {
+        "example": _example(s17),
+        "programs": _programs(s17),
         "online": _by_hand(),
         "walk": _walk(args, s17),
-        "programs": _programs(s17),
-        "moved": _moved(),
         "splits": _splits(s17),
+        "moved": _moved(),
         "compiled": _compiled(),
     }
     options.json_out(args, data)
     return 0
 
 
-# 1. Six numbers
+# 1. A kernel
+
+
+def _example(s17: Any) -> list[float]:
+    heading("1. A kernel of eight lines")
+    if missing := gpu.lacking():
+        print(f"Skipped: launching a kernel {missing}.")
+        return []
+    torch, numbers = gpu.torch, [[1, 2, 3], [10, 20, 30], [100, 200, 300], [0, 5, 0]]
+    matrix = torch.tensor(numbers, dtype=torch.float32, device=gpu.DEVICE)
+    out = torch.empty(4, device=gpu.DEVICE)
+    s17.sums_kernel[(2,)](out, matrix, 3, ROWS=2, COLUMNS=4, DOUBLE=False)
+    print("sums_kernel[(2,)](out, matrix, 3, ROWS=2, COLUMNS=4, DOUBLE=False)\n")
+    rows = [
+        (i // 2, f"rows {i} and {i + 1}", "1 1 1 0", f"{_words(numbers[i])} 0 | {_words(numbers[i + 1])} 0", _words(out.tolist()[i : i + 2]))
+        for i in (0, 2)
+    ]  # fmt: skip
+    print(table(("program", "its tile", "there", "loaded", "stored"), rows))
+    return out.tolist()
+
+
+def _words(numbers: Sequence[float]) -> str:
+    return " ".join(f"{number:g}" for number in numbers)
+
+
+# 2. Which program reads what
+
+
+def _programs(s17: Any) -> list[Any]:
+    heading("2. Which program reads what")
+    if missing := gpu.lacking() or ("" if gpu.INTERPRETED else "needs Triton's interpreter (TRITON_INTERPRET=1)"):
+        print(f"Skipped: recording what your kernel reads {missing}.")
+        return []
+    from kit.programs import Setup, record
+
+    found = []
+    for splits in (1, 2):
+        setup = Setup(splits=splits)
+        recorded = record(s17, setup)
+        if splits == 1:
+            print(f"{len(setup.lengths)} requests of {', '.join(map(str, setup.lengths))} tokens, blocks of {setup.block_size}; "
+                  f"{setup.kv_heads} KV heads, each for {setup.group} query heads; tiles of {setup.tile}\n"
+                  f"in place of {TILE}, so that there are several.\n"
+                  "Recorded in Triton's interpreter from the addresses that your kernel loads keys from.\n")  # fmt: skip
+        rows = [
+            (*program, _words(recorded.blocks_of(program)) or "none", recorded.tokens_of(program))
+            for program in recorded.programs
+        ]
+        if splits == 1:
+            print(table(("request", "KV head", "split", "blocks, in order", "keys read"), rows))
+        read, wrong = sum(recorded.tokens_of(program) for program in recorded.programs), recorded.strays
+        stored = sum(setup.lengths) * setup.kv_heads
+        print(f"\nIn {splits} split{'s' * (splits > 1)}: {len(recorded.programs)} programs, "
+              f"{recorded.longest} tile{'s' * (recorded.longest > 1)} the most for one; {read} keys read of {stored} stored, "
+              f"{wrong} that must not be.")  # fmt: skip
+        found.append({"splits": splits, "programs": rows, "read": read, "strays": wrong})
+    return found
+
+
+# 3. Six numbers
 
 
 class Sums(NamedTuple):
@@ -76,7 +136,7 @@ def online(scores: Sequence[float], values: Sequence[float], tile: int, rescale:
 
 
 def _by_hand() -> list[Any]:
-    heading("1. Six numbers, two at a time")
+    heading("3. Six numbers, two at a time")
     print(f"Scores {_words(SCORES)}; values {_words(VALUES)}. What is wanted: the values, weighted by 2 ** score.\n")
     steps = list(online(SCORES, VALUES, 2))
     rows = [
@@ -94,11 +154,7 @@ def _by_hand() -> list[Any]:
     return [step._asdict() for step in steps]
 
 
-def _words(numbers: Sequence[float]) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
-
-
-# 2. A request, tile by tile
+# 4. A request, tile by tile
 
 
 @dataclass(frozen=True)
@@ -188,7 +244,7 @@ def tensors_of(one: Request) -> tuple[Any, ...]:
 
 
 def _walk(args: argparse.Namespace, s17: Any) -> list[Any]:
-    heading("2. A request, tile by tile")
+    heading("4. A request, tile by tile")
     one = request_of(args.tokens, args.block_size)
     print(
         f"{_many(one.length, 'token')} in blocks of {one.block_size}, block table {one.blocks}; tiles of {TILE}, one query head.\n"
@@ -224,40 +280,30 @@ def _many(n: int, thing: str) -> str:
     return f"{n:,} {thing}{'' if n == 1 else 's'}"
 
 
-# 3. Which program reads what
+# 5. Enough programs
 
 
-def _programs(s17: Any) -> list[Any]:
-    heading("3. Which program reads what")
-    if missing := gpu.lacking() or ("" if gpu.INTERPRETED else "needs Triton's interpreter (TRITON_INTERPRET=1)"):
-        print(f"Skipped: recording what your kernel reads {missing}.")
-        return []
-    from kit.programs import Setup, record
-
-    found = []
-    for splits in (1, 2):
-        setup = Setup(splits=splits)
-        recorded = record(s17, setup)
-        if splits == 1:
-            print(f"{len(setup.lengths)} requests of {', '.join(map(str, setup.lengths))} tokens, blocks of {setup.block_size}; "
-                  f"{setup.kv_heads} KV heads, each for {setup.group} query heads; tiles of {setup.tile}.\n"
-                  "Recorded in Triton's interpreter from the addresses that your kernel loads keys from.\n")  # fmt: skip
-        rows = [
-            (*program, _words(recorded.blocks_of(program)) or "none", recorded.tokens_of(program))
-            for program in recorded.programs
-        ]
-        if splits == 1:
-            print(table(("request", "KV head", "split", "blocks, in order", "keys read"), rows))
-        read, wrong = sum(recorded.tokens_of(program) for program in recorded.programs), recorded.strays
-        stored = sum(setup.lengths) * setup.kv_heads
-        print(f"\nIn {splits} split{'s' * (splits > 1)}: {len(recorded.programs)} programs, "
-              f"{recorded.longest} tile{'s' * (recorded.longest > 1)} the most for one; {read} keys read of {stored} stored, "
-              f"{wrong} that must not be.")  # fmt: skip
-        found.append({"splits": splits, "programs": rows, "read": read, "strays": wrong})
-    return found
+def _splits(s17: Any) -> list[Any]:
+    heading("5. Enough programs")
+    print(
+        f"Llama-3-8B, 8 KV heads, tiles of {TILE}; an A100 has {A100_PROCESSORS} processors, and the aim is two programs for each.\n"
+    )
+    rows = []
+    for batch, context in ((1, 128), (1, 2048), (1, 32768), (4, 32768), (16, 2048), (27, 2048), (64, 2048)):
+        splits = s17.splits_for(batch, 8, context, TILE, A100_PROCESSORS)
+        tiles = -(-context // TILE)
+        parts = 2 * 4 * batch * 32 * splits * (128 + 1) if splits > 1 else 0  # written, and read again, in float32
+        rows.append((batch, context, 8 * batch, splits, 8 * batch * splits, f"{-(-tiles // splits)} of {tiles}",
+                     f"{parts / 1e6:.2f}", f"{parts / Decodes(batch, context).kv_bytes:.1%}"))  # fmt: skip
+    print(
+        table(("batch", "context", "programs", "splits", "programs then", "tiles each", "MB of parts", "of the KV"), rows)
+    )
+    print("\nThe parts, in float32, are written by one kernel and read by the next. One long request alone would keep 8 of the\n"
+          f"{A100_PROCESSORS} processors busy; from 27 requests on nobody has to split.")  # fmt: skip
+    return rows
 
 
-# 4. What a step must move
+# 6. What a step must move
 
 
 @dataclass(frozen=True)
@@ -292,7 +338,7 @@ class Decodes:
 def _moved() -> dict[str, Any]:
     from s03_step_cost import A100, H100, LLAMA3_8B, roofline_ms
 
-    heading("4. What a step of decodes must move")
+    heading("6. What a step of decodes must move")
     print("Attention of one layer of Llama-3-8B in bfloat16. The last columns are modelled: the least time that the peaks of an A100\n"
           "and an H100 allow, for the one of bytes and operations that takes longer. No kernel was timed.\n")  # fmt: skip
     rows = []
@@ -329,30 +375,7 @@ def _moved() -> dict[str, Any]:
     return {"steps": rows, "groups": groups}
 
 
-# 5. Enough programs
-
-
-def _splits(s17: Any) -> list[Any]:
-    heading("5. Enough programs")
-    print(
-        f"Llama-3-8B, 8 KV heads, tiles of {TILE}; an A100 has {A100_PROCESSORS} processors, and the aim is two programs for each.\n"
-    )
-    rows = []
-    for batch, context in ((1, 128), (1, 2048), (1, 32768), (4, 32768), (16, 2048), (27, 2048), (64, 2048)):
-        splits = s17.splits_for(batch, 8, context, TILE, A100_PROCESSORS)
-        tiles = -(-context // TILE)
-        parts = 2 * 4 * batch * 32 * splits * (128 + 1) if splits > 1 else 0  # written, and read again, in float32
-        rows.append((batch, context, 8 * batch, splits, 8 * batch * splits, f"{-(-tiles // splits)} of {tiles}",
-                     f"{parts / 1e6:.2f}", f"{parts / Decodes(batch, context).kv_bytes:.1%}"))  # fmt: skip
-    print(
-        table(("batch", "context", "programs", "splits", "programs then", "tiles each", "MB of parts", "of the KV"), rows)
-    )
-    print("\nThe parts, in float32, are written by one kernel and read by the next. One long request alone would keep 8 of the\n"
-          f"{A100_PROCESSORS} processors busy; from 27 requests on nobody has to split.")  # fmt: skip
-    return rows
-
-
-# 6. What the compiler makes of it
+# 7. What the compiler makes of it
 
 
 def compiled(kernel: str) -> tuple[str, list[list[str]], list[list[str]]]:
@@ -373,17 +396,22 @@ def print_compiled(kernel: str) -> dict[str, Any]:
     print(f"Compiled ahead of time, without a GPU, by Triton {version} (bench/kernels.txt): head size 128, group 4, blocks of 16. This says\n"
           "that it compiles and what it uses, not that it is right or fast.\n")  # fmt: skip
     print(table(("type", "chip", "registers", "spilled", "bytes of shared memory"), uses))
+    print("\nregisters: a thread's. spilled: bytes a thread on NVIDIA, registers on AMD. Shared memory: a thread block's.")
     print("\nWith and without the hint that pointers and the table's width are multiples of 16:\n")
     print(table(("type", "chip", "hint", "registers", "spilled", "bytes a load", "loads", "of these async"), hints))
     return {"triton": version, "uses": uses, "hints": hints}
 
 
 def _compiled() -> dict[str, Any]:
-    heading("6. What the compiler makes of it")
-    return print_compiled("decode")
+    heading("7. What the compiler makes of it")
+    found = print_compiled("decode")
+    merges = re.findall(r"^reduce-bf16-128-s(\d+) +sm_80 +(\d+) +(\d+) ", COMPILED.read_text("utf-8"), re.M)
+    print("\nThe kernel that merges, bf16 on sm_80, holds all parts at once:\n")
+    print(table(("parts", "registers", "spilled"), merges))
+    return {**found, "merges": merges}
 
 
-# The picture of section 4
+# The picture of section 6
 
 
 def roofline() -> str:

@@ -87,18 +87,18 @@ def _shell() -> Any:
     return get_ipython()
 
 
-def judge(prediction: Any, measured: float, unit: str = "") -> str:
-    """A prediction beside what was measured."""
-    words = f"{_number(measured)} {unit}".rstrip()
+def judge(prediction: Any, measured: float, unit: str = "", *, digits: int = 2, how: str = "measured") -> str:
+    """A prediction beside what was measured, or computed (`how`). digits: of a float, behind the point."""
+    words = f"{_number(measured, digits)} {unit}".rstrip()
     if prediction is ... or prediction is None:
-        return f"No prediction yet: put a number in place of the dots, then run again. Measured: {words}."
+        return f"No prediction yet: put a number in place of the dots, then run again. {how.capitalize()}: {words}."
     if prediction == measured:
-        return f"Predicted and measured: {words}."
-    return f"You predicted {_number(prediction)}, measured: {words}."
+        return f"Predicted and {how}: {words}."
+    return f"You predicted {_number(prediction, digits)}, {how}: {words}."
 
 
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" if isinstance(value, float) else str(value)
+def _number(value: Any, digits: int = 2) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
 
 
 def simulator(lesson: str, preset: str | None = None) -> Any:

@@ -372,6 +372,13 @@ def _simulated(batch: Ragged, window: int, tile: int) -> Iterator[tuple[str, Ten
             yield "a window of W tokens holds the newest one too: one token too few is seen", reference(batch, window - 1)
 
 
+def errors_of_mistakes(batch: Ragged, tile: int) -> dict[str, float]:
+    """By its cause, how far each mistake that can be named moves the output of a batch: the relative error, if it changes any."""
+    want = reference(batch)
+    found = {cause.partition(":")[0]: relative_error(out, want) for cause, out in _simulated(batch, 0, tile)}
+    return {cause: error for cause, error in found.items() if error > 0}  # an error that is NaN is left out, too
+
+
 def _same(got: Tensor, other: Tensor, want: Tensor) -> bool:
     """Whether an output is what a mistake gives, and that is not what is wanted."""
     numbers = other.isfinite()
