@@ -80,7 +80,7 @@ BAD = {
         "6 queries for 3 requests: a decode has one each",
     ),
     "no KV head": (change("both", lambda t: t[:, :, :0].contiguous()), "for at least one KV head"),
-    "a negative window": (change("window", lambda _: -3), "window is -3: the last so many tokens are seen, 0 means all"),
+    "a negative window": (change("window", lambda _: -3), "window is -3; it must be at least 0"),
     "too many splits": (
         change("num_splits", lambda _: 129),
         "num_splits is 129: one program merges them, and has registers for 128",

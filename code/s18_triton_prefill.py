@@ -218,8 +218,11 @@ def paged_attention(
         query_start_loc.dtype != torch.int32
         or query_start_loc.device != q.device
         or query_start_loc.shape != (num_seqs + 1,)
+        or not query_start_loc.is_contiguous()
     ):
-        raise ValueError(f"query_start_loc must be {num_seqs + 1} int32 on {q.device}, one more than there are requests")
+        raise ValueError(
+            f"query_start_loc must be {num_seqs + 1} contiguous int32 on {q.device}, one more than there are requests"
+        )
     counts = query_start_loc.diff()
     if int(query_start_loc[0]) != 0 or int(query_start_loc[-1]) != num_tokens or (num_seqs and int(counts.min()) < 0):
         raise ValueError(f"query_start_loc must rise from 0 to {num_tokens}, the number of queries")

@@ -15,6 +15,7 @@ from kit.gpu import INTERPRETED, jit, need, tl, torch, triton
 
 Tensor = Any  # torch.Tensor, where there is torch
 HEAD_DIMS = (32, 64, 128)
+LONGEST = 2**31 - 4096  # tokens of a request: positions are 32-bit numbers, up to the end of the last tile
 LARGEST_GROUP = 16  # query heads that share a KV head: the rows of one tile of a tensor core
 MOST_SPLITS = 128  # parts that the program that merges them has registers for
 
@@ -266,9 +267,9 @@ def check(q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, seq
         return
     longest, shortest = int(seq_lens.max()), int(seq_lens.min())
     room = block_tables.shape[1] * block_size
-    if shortest < 0 or longest > room:
+    if shortest < 0 or longest > min(room, LONGEST):
         raise ValueError(
-            f"lengths from {shortest} to {longest}: a table of {block_tables.shape[1]} blocks of {block_size} has room for {room}"
+            f"lengths from {shortest} to {longest}: a table of {block_tables.shape[1]} blocks of {block_size} has room for {room}, and a kernel counts to {LONGEST:,}"
         )
     begins = torch.arange(0, room, block_size, device=q.device)
     used = block_tables[begins < seq_lens[:, None]]  # what stands behind a request's last block means nothing
@@ -305,8 +306,7 @@ def paged_decode(
     """
     need("s17")
     check(q, k_cache, v_cache, block_tables, seq_lens)
-    if window < 0:
-        raise ValueError(f"window is {window}: the last so many tokens are seen, 0 means all")
+    positive("window", window, 0)
     num_seqs, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     if q.shape[0] != len(seq_lens):

@@ -205,7 +205,7 @@ class TestSlotsOf:
         self.check([7, 2, 5], 0, 10, 4, [28, 29, 30, 31, 8, 9, 10, 11, 20, 21], "entries 0 to 2 are all there are")
 
     def test_a_slot_times_its_width_does_not_fit_into_32_bits(self):
-        """100,000 blocks of 16 tokens, 8 KV heads of 128: a cache of 6.5 GB in 16 bits, with elements beyond 2 ** 31."""
+        """131,074 blocks of 16 tokens, 8 KV heads of 128: keys of 4.3 GB in 16 bits, with elements beyond 2 ** 31."""
         block, width = 131_073, 1024
         want = [(block * 16 + place) * width for place in range(4)]
         cause = "32 bits have wrapped around: make the block's number an int64 before anything is multiplied"
@@ -434,7 +434,7 @@ class TestAbsorb:
             for precision in ("ieee", "tf32"):
                 with dots() as asked:
                     self.run((1, 3), precision=precision)
-                cause = "pass input_precision=PRECISION to tl.dot: unasked, a GPU multiplies float32 in TF32, with 10 bits; the interpreter never"
+                cause = "pass input_precision=PRECISION to tl.dot: unasked, an NVIDIA GPU multiplies float32 in TF32, with 10 bits; the interpreter never"
                 got = [precision for precision, *_ in asked]
                 expect(f'PRECISION "{precision}"', "tl.dot is asked for", got, [precision], cause, ONLINE)
         else:

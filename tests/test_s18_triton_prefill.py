@@ -554,6 +554,12 @@ class TestExecute:
         tokens, _ = TorchRunner(Asked(), 10, 4).execute(Step((known("C", 7, computed=5, blocks=(0, 7)), 5)))
         expect("5 of 7 tokens", "execute()", dict(tokens), {}, "it computes and stores, and nobody has caught up", ENGINE)
 
+    def test_who_computes_its_own_output_again_samples_nothing(self):
+        back = known("C", 5, made=3, computed=6, blocks=(0, 7))  # evicted once: its outputs are known, and not all stored
+        tokens, _ = TorchRunner(Asked(), 10, 4).execute(Step((back, 3)))
+        cause = "its prompt is done and its own output is not: who has caught up is `num_computed_tokens == num_tokens`"
+        expect("a prompt of 5, 3 outputs, 6 of 8 computed", "execute()", dict(tokens), {}, cause, ENGINE)
+
 
 # The engine's own batches
 

@@ -370,8 +370,8 @@ def _moved() -> dict[str, Any]:
         f"{one.kv_bytes / 1e6:,.0f} for 64 requests of 2,048."
     )
     weights, kv = 2 * LLAMA3_8B.weights, LLAMA3_8B.kv_bytes
-    print(f"All layers of Llama-3-8B: {weights / 1e9:.1f} GB of weights, {kv:,} bytes of KV a token. A step reads more KV than weights\n"
-          f"from {math.ceil(weights / kv):,} tokens in the batch on: {math.ceil(weights / kv / 2048)} requests of 2,048.")  # fmt: skip
+    print(f"All layers of Llama-3-8B: {weights / 1e9:.1f} GB of weights, {kv:,} bytes of KV a token. A step reads as\n"
+          f"much KV as weights, or more, from {math.ceil(weights / kv):,} tokens on: {math.ceil(weights / kv / 2048)} requests of 2,048.")  # fmt: skip
     return {"steps": rows, "groups": groups}
 
 
