@@ -101,6 +101,36 @@ def test_an_empty_step_is_no_error(s18):
     s18.write_kv(b.k_cache, b.v_cache, nothing, nothing, torch.zeros(0, dtype=torch.int32, device=b.q.device))
 
 
+MASKED = """
+@jit
+def write_kernel(k_cache, v_cache, k, v, slot_mapping, WIDTH: tl.constexpr, LANES: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_mapping + token).to(tl.int64)
+    lanes = tl.arange(0, LANES)
+    mask = (lanes < WIDTH) & (slot >= 0)
+    tl.store(k_cache + slot * WIDTH + lanes, tl.load(k + token * WIDTH + lanes, mask=mask), mask=mask)
+    tl.store(v_cache + slot * WIDTH + lanes, tl.load(v + token * WIDTH + lanes, mask=mask), mask=mask)
+"""
+
+
+def test_a_mask_of_a_tile_and_a_scalar_is_a_mask(s18, tmp_path):
+    """The interpreter makes it int32, which its loads refuse; a compiled kernel takes it."""
+    from kit.exercise import graft
+    from kit.gpu import DEVICE, torch
+
+    (tmp_path / "masked.py").write_text(MASKED, "utf-8")
+    kept = s18.write_kernel
+    graft(tmp_path / "masked.py", vars(s18))
+    try:
+        caches = [torch.zeros(2, 4, 3, 4, device=DEVICE) for _ in range(2)]
+        new = torch.ones(3, 3, 4, device=DEVICE)
+        s18.write_kv(*caches, new, new, torch.tensor([5, -1, 0], device=DEVICE))
+    finally:
+        s18.write_kernel = kept
+    for cache in caches:
+        assert cache.flatten(0, 1).sum((1, 2)).nonzero().flatten().tolist() == [0, 5]
+
+
 # TinyLM in torch, and the batches that the tests run through it
 
 

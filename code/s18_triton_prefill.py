@@ -32,7 +32,7 @@ def write_kernel(k_cache, v_cache, k, v, slot_mapping, WIDTH: tl.constexpr, LANE
     head_dim; LANES: WIDTH up to a power of two, as `tl.arange` wants it: mask the lanes behind WIDTH.
 
     The program's token is `tl.program_id(0)`. Load its slot; -1 means that this token is not to be stored (padding). Make slot and
-    token int64 before you multiply them.
+    token int64 before you multiply them (the tests look at the slot's: no step has so many tokens that the token's would show).
     """
     raise NotImplementedError
 
@@ -95,10 +95,12 @@ def num_tiles(num_tokens: int, num_seqs: int, queries: int) -> int:
 def request_of(query_start_loc, number, num_seqs, QUERIES: tl.constexpr):
     """Whose tile a number is. Roughly 8 lines.
 
-    query_start_loc: pointer to num_seqs + 1 ints, as in s06's FlatBatch. number: from 0 up to `num_tiles`.
+    query_start_loc: pointer to num_seqs + 1 ints, as in s06's FlatBatch. number: the program's `program_id(0)`, below
+    `num_tiles(…)`.
     Request i begins with number query_start_loc[i] // QUERIES + i: each request before it may leave one tile part-filled, so two
     requests never share a number, though some numbers have no work. These beginnings rise with i: find the last request whose
     beginning is not beyond `number`, by bisection between 0 and num_seqs. Returns i.
+    Bisect with `while`: the interpreter takes a `break`, the compiler for a GPU does not.
     """
     raise NotImplementedError
 
@@ -267,7 +269,9 @@ def tensors_of(flat: FlatBatch) -> Tensors:
     """A step's six lists as tensors on DEVICE; dtypes as in `Tensors`. Roughly 8 lines.
 
     `torch.tensor(list, dtype=…, device=DEVICE)` makes one from a list. Tables of different lengths make no rectangle: fill up the
-    short ones behind their own entries, with any number, 0 say. The kernel masks what is behind a request's length. A request's table may be longer than its `seq_lens` need, for blocks that it was given early.
+    short ones behind their own entries, with any number, 0 say, in lists of your own: `flat.block_tables` are the scheduler's. The
+    kernel masks what is behind a request's length. A request's table may be longer than its `seq_lens` need, for blocks that it was
+    given early. A step has one request at least.
     """
     raise NotImplementedError
 
@@ -299,8 +303,8 @@ class TorchRunner:
         num_tokens), each the last of its request; `tensors_of` the flat batch; `self.model.forward(tokens, positions, attention,
         rows)` with `partial(self.attention, step)`, which returns scores [rows, vocab_size] on the device; and the argmax.
 
-        Bring the argmax of all rows back with a single `.tolist()`: each single `int(…)` would wait for the device once more. The time:
-        `self.cost.step_ns(tokens in the step, sum of the list seq_lens)`.
+        A single `.tolist()` brings the argmax of all rows back; an `int(…)` for each would wait for the device each time, which no
+        test here can see. The time: `self.cost.step_ns(tokens in the step, sum of the list seq_lens)`.
         """
         raise NotImplementedError
 

@@ -212,7 +212,7 @@ class TestRequestOf:
             for number, i in enumerate(owners(counts, queries)):
                 first = (number - starts[i] // queries - i) * queries
                 rows += range(starts[i] + first, starts[i] + min(first + queries, counts[i]))
-            cause = "two requests share a number, or one is passed over"
+            cause = "two requests share a number, or one is passed over: request i begins with query_start_loc[i] // QUERIES + i"
             where = f"requests of {counts} queries, {queries} a tile"
             expect(where, "rows computed", sorted(rows), list(range(starts[-1])), cause, WHOSE)
 
@@ -450,6 +450,7 @@ class TestTensorsOf:
     def test_short_tables_are_filled_up(self):
         flat = FlatBatch([7, 7], [0, 4], [20, 36], [0, 1, 2], [1, 5], [[5], [9, 0, 9]])
         where = "tables [5] and [9, 0, 9]"
+        kept = [list(row) for row in flat.block_tables]
         try:
             tables = tensors_of(flat).block_tables.tolist()
         except ValueError as error:
@@ -461,6 +462,8 @@ class TestTensorsOf:
                 "fill up the short tables: a tensor is a rectangle",
                 ENGINE,
             )
+        cause = "fill up copies: these lists are the scheduler's own, and it would take the zeros for blocks (`+=` changes a list)"
+        expect(where, "flat.block_tables afterwards", flat.block_tables, kept, cause, ENGINE)
         cause = "one rectangle, as wide as the longest"
         expect(where, "their lengths", [len(row) for row in tables], [3, 3], cause, ENGINE)
         cause = "a table's own blocks come first, in their order: entry p // block_size is that of position p"

@@ -14,7 +14,8 @@ from typing import Any
 
 from kit import gpu, options
 from kit.config import Config
-from kit.errors import BadRequest
+from kit.errors import BadRequest, CourseError
+from kit.reach import OutOfReach
 from kit.report import heading, table
 from kit.request import Request
 
@@ -47,7 +48,17 @@ def prefill(argv: Sequence[str] | None, s18: Any) -> int:
         options.json_out(args, data)
         return 0
 
-    return options.run(script)
+    def told() -> int:
+        try:
+            return script()
+        except Exception as error:  # Triton wraps what a kernel raises
+            if not isinstance(error.__cause__, OutOfReach):
+                raise
+            raise CourseError(
+                f"a kernel's {error.__cause__}. `python3 course.py check s18` says which piece is meant"
+            ) from None
+
+    return options.run(told)
 
 
 def _missing() -> str:
@@ -115,6 +126,8 @@ def _programs(s18: Any) -> list[Any]:
     stored = sorted(row for program in recorded.programs for row in program.stored)
     whole = "each row stored once" if stored == list(range(setup.starts[-1])) else f"rows stored: {stored}"
     print(f"\n{len(recorded.programs)} numbers a KV head for {setup.starts[-1]} tokens; {work} have work; {whole}.")
+    print("Pairs: the rows times the keys read (values are not watched), and how many of these should be seen, from the positions:\n"
+          "your `causal` is not asked. A dot computes whole tiles, which section 3 counts: for number 3 that is 4 x 32 = 128.")  # fmt: skip
     return rows
 
 
@@ -150,7 +163,7 @@ def _keys() -> list[Any]:
             found = pairs(new, stored, 8, 64)
             every, up_to, seen = every + found[0], up_to + found[1], seen + found[2]
             stored += new
-        rows.append((name, f"{every:,}", f"{up_to:,}", f"{seen:,}", f"{seen / up_to:.0%}"))
+        rows.append((name, f"{every:,}", f"{up_to:,}", f"{seen:,}", f"{seen / up_to:.1%}"))
     print(table(("", "whole request", "up to the last query", "seen", "of those computed"), rows))
     print("\nBy `keys_for` a long prompt reads half, and chunks of whole tiles read what the prompt in one piece reads. What is still\n"
           "computed for nothing is the diagonal, the tiles in which the mask runs; and, for a decode beside a prompt, the seven\n"
@@ -258,13 +271,13 @@ def _engine(s18: Any) -> list[Any]:
         )
         steps, texts = steps or batches, texts or [model.decode([*r.prompt, *r.output]) for r in mine]
     print(table(("batches of", "steps", "tokens computed", "chunks", "hit tokens", "evictions", "tokens as NumPy's"), rows))
-    print("\nThe first steps of s11's:\n")
+    print("\nThe first steps of s11's; 2 KV heads, 16 queries a tile:\n")
     shown = []
     for number, batch in enumerate(steps[:6], 1):
         new = list(batch.tokens.values())
         tiles = s18.num_tiles(sum(new), len(new), 16 if max(new) > 1 else 8)
         shown.append((number, " ".join(f"{request.id}+{n}" for request, n in batch.tokens.items()), sum(new), 2 * tiles))
-    print(table(("step", "computes", "tokens", "programs a layer"), shown))
+    print(table(("step", "computes", "tokens", "attention programs a layer"), shown))
     print()
     for text in texts:
         print(f"  {text} …")
@@ -386,6 +399,9 @@ def figure(s03: Any) -> str:
             if colour == BLUE:
                 left, top = axes.at(x, y)
                 axes.text(left + (-8 if one.new > 64 else 6), top + (38 if one.new > 512 else 20), name, 12, BLUE)
+            elif one.new == 8:
+                left, top = axes.at(x, y)
+                axes.text(left - 12, top - 8, "all chunks from 8 on, by tile", 12, INK, "end")
     words = "Blue: keys and values read once. Orange: again for each tile of 8 queries, which stops at 32 FLOP/byte."
     axes.text(16, 414, words, 12)
     return page(428, "Prefill attention on the roofline of an A100", axes.parts)

@@ -52,18 +52,25 @@ def watch() -> None:
     load, store = builder.create_masked_load, builder.create_masked_store
 
     def checked_load(self: Any, pointers: Any, mask: Any, *rest: Any, **more: Any) -> Any:
+        mask = _as_bool(mask)
         _check(self, "load", pointers, mask)
         return load(self, pointers, mask, *rest, **more)
 
     def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any) -> Any:
+        mask = _as_bool(mask)
         _check(self, "store", pointers, mask)
         return store(self, pointers, value, mask, *rest, **more)
 
     builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
 
 
+def _as_bool(mask: Any) -> Any:
+    """A mask as a load takes it. `lanes & condition`, a tile and a scalar, is int32 in the interpreter; the compiler takes it too."""
+    return mask if mask.data.dtype == bool else type(mask)(mask.data.astype(bool), mask.dtype)
+
+
 def _check(builder: Any, kind: str, pointers: Any, mask: Any) -> None:
-    addresses = pointers.data[mask.data.astype(bool)]
+    addresses = pointers.data[mask.data]
     if not addresses.size:
         return
     for observer in _observers:

@@ -92,7 +92,7 @@ class Recorded:
         return sorted(order.get(slot, -1) for slot in program.slots)
 
     def pairs(self, program: Program) -> tuple[int, int]:
-        """(pairs of a query and a key that a program computes, those that the mask leaves)."""
+        """(its queries times the keys that it reads, those of these pairs that a right mask leaves). `causal` is not asked."""
         keys = set(self.keys(program))
         seen = sum(len(keys & set(self.setup.sees(self.setup.owners[row][1]))) for row in program.rows)
         return len(program.rows) * len(keys), seen
