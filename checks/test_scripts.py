@@ -241,6 +241,9 @@ def test_without_its_packages_a_lesson_says_what_to_install(fresh, lesson):
     else:
         assert_refused(done, lesson, words)
     done = run(sys.executable, "-S", fresh / "course.py", "run", lesson, cwd=fresh)
+    if lesson == "s17_triton_decode":  # `run` starts it all the same
+        assert done.returncode == 0 and "What the compiler makes of it" in done.stdout, done.stderr
+        return
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert all(word in done.stderr for word in ("numpy", f"course.py check {lesson[:3]}"))
 
