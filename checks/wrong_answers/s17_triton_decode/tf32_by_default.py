@@ -1,7 +1,7 @@
 """tl.dot multiplies float32 in float32. On a GPU its default is TF32, which keeps 10 bits; the interpreter hides it."""
 
 CAUGHT_BY = "test_products_are_exact_where_that_is_asked"
-MESSAGE = "unasked, a GPU multiplies float32 in TF32"
+MESSAGE = "unasked, an NVIDIA GPU multiplies float32 in TF32"
 
 
 @jit
