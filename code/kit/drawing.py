@@ -93,15 +93,23 @@ def svg(
     else:
         y = _slots(pen, [frame] if versus is None else [versus, frame], selected, on_click, y)
         y = _history(pen, frame, pinned, y, ("running",), versus)
-    label = escape(describe(frame), quote=True)
+    arrow = (
+        f"<marker id='head{key}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='5' markerHeight='5' orient='auto'>"
+        f"<path d='M0,0 L8,4 L0,8 z' fill='{BLAME}'/></marker>"
+    )
+    return card(pen, y, describe(frame), key, arrow)
+
+
+def card(pen: Pen, height: float, words: str, key: str, defs: str = "") -> str:
+    """The picture that a pen has drawn, on a card. words: it in a sentence. defs: what it refers to besides the hatching."""
+    label = escape(words, quote=True)
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {y:.0f}' width='{WIDTH}' height='{y:.0f}' role='img' "
-        f"style='max-width:100%;height:auto' aria-label='{label}' {FONT}><title>{label}</title><defs>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height:.0f}' width='{WIDTH}' height='{height:.0f}' "
+        f"role='img' style='max-width:100%;height:auto' aria-label='{label}' {FONT}><title>{label}</title><defs>"
         f"<pattern id='hatch{key}' width='6' height='6' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
         f"<rect width='6' height='6' fill='{CARD}'/><line x1='0' y1='0' x2='0' y2='6' stroke='#b6bec8' stroke-width='2.4'/>"
-        f"</pattern><marker id='head{key}' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='5' markerHeight='5' orient='auto'>"
-        f"<path d='M0,0 L8,4 L0,8 z' fill='{BLAME}'/></marker></defs>"
-        f"<rect x='0.5' y='0.5' width='{WIDTH - 1}' height='{y - 1:.0f}' rx='10' fill='{CARD}' stroke='{LINE}'/>"
+        f"</pattern>{defs}</defs>"
+        f"<rect x='0.5' y='0.5' width='{WIDTH - 1}' height='{height - 1:.0f}' rx='10' fill='{CARD}' stroke='{LINE}'/>"
         + "".join(pen.parts)
         + "</svg>"
     )

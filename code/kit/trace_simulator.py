@@ -18,7 +18,6 @@ from kit.drawing import (
     CARD,
     DECODE,
     EMPTY,
-    FONT,
     INK,
     INNER,
     KINDS,
@@ -34,6 +33,7 @@ from kit.drawing import (
     _clickable,
     _fit,
     _key,
+    card,
 )
 from kit.explaining import Told, explaining, narrowed
 from kit.parity import LESSON, RUNNING_EXAMPLE, find_trace
@@ -203,16 +203,7 @@ def svg(frame: Frame, selected: str | None = None, on_click: str = "", key: str 
     y = _budget(pen, frame, y)
     y = _pool(pen, frame, selected, y)
     y = _sentences(pen, frame, selected, y)
-    label = escape(describe(frame), quote=True)
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {y:.0f}' width='{WIDTH}' height='{y:.0f}' role='img' "
-        f"style='max-width:100%;height:auto' aria-label='{label}' {FONT}><title>{label}</title><defs>"
-        f"<pattern id='hatch{key}' width='6' height='6' patternUnits='userSpaceOnUse' patternTransform='rotate(45)'>"
-        f"<rect width='6' height='6' fill='{CARD}'/><line x1='0' y1='0' x2='0' y2='6' stroke='#b6bec8' stroke-width='2.4'/>"
-        f"</pattern></defs><rect x='0.5' y='0.5' width='{WIDTH - 1}' height='{y - 1:.0f}' rx='10' fill='{CARD}' stroke='{LINE}'/>"
-        + "".join(pen.parts)
-        + "</svg>"
-    )
+    return card(pen, y, describe(frame), key)
 
 
 def _colour(frame: Frame, request_id: str) -> str:
