@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import count
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 import ipywidgets as w
 
-from kit.errors import CourseError
 from kit.trace_simulator import Frame, describe, frames, presets, svg
-from kit.widgets import CLICK, NARROW, STYLE, WIDE, _slider
+from kit.widgets import CLICK, NARROW, STYLE, WIDE, _slider, complaint
 
 EVERYBODY = "everybody"
 _keys = count()
@@ -103,13 +99,8 @@ class TraceSimulator(w.VBox):
         self.picture.value = svg(self.frames[min(self.step.value, len(self.frames)) - 1], selected, CLICK, self.key)
 
     def _complain(self, error: Exception) -> None:
-        """One sentence in place of the picture."""
-        words = str(error)
-        if not isinstance(error, CourseError):
-            last = extract_tb(error.__traceback__)[-1]
-            words = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
         self.frames = []
-        self.picture.value = f"<div class='kit-error' style='padding:1em;color:#D55E00'>{escape(words)}</div>"
+        self.picture.value = complaint(error)
 
     def _picked(self, request_id: str) -> None:
         """A click on a request narrows the explanation to it; a second one widens it again."""

@@ -28,6 +28,15 @@ STYLE = {"description_width": "86px"}
 _keys = count()
 
 
+def complaint(error: Exception) -> str:
+    """One sentence in place of a picture; for what is no error of the course's, with the line that raised it."""
+    words = str(error)
+    if not isinstance(error, CourseError):
+        last = extract_tb(error.__traceback__)[-1]
+        words = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
+    return f"<div class='kit-error' style='padding:1em;color:#D55E00'>{escape(words)}</div>"
+
+
 class Simulator(w.VBox):
     """The simulator of one lesson. s08 shows static batching, s09 both kinds, s10 the scheduler with its limits."""
 
@@ -161,13 +170,8 @@ class Simulator(w.VBox):
         self._judge()
 
     def _complain(self, error: Exception) -> None:
-        """One sentence in place of the picture."""
-        words = str(error)
-        if not isinstance(error, CourseError):
-            last = extract_tb(error.__traceback__)[-1]
-            words = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno}, in {last.name})"
         self.frames = []
-        self.picture.value = f"<div class='kit-error' style='padding:1em;color:#D55E00'>{escape(words)}</div>"
+        self.picture.value = complaint(error)
 
     def _picked(self, request_id: str) -> None:
         if request_id in self.waits.options:
