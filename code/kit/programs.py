@@ -6,6 +6,7 @@ The shape of the file: `Setup`; `record`, which runs the kernel in Triton's inte
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -261,18 +262,26 @@ def figure(s17: Any) -> str:
     return svg(recorded, [i for i, tile in enumerate(recorded.tiles, 1) if tile.program == (1, 1, 0)][1])
 
 
+def in_place_of_knobs(figure: Path) -> Any:
+    """None where a kernel can be recorded and there are knobs; else the lesson's picture, and a line that says why."""
+    why = gpu.lacking() or ("" if gpu.INTERPRETED else "needs Triton's interpreter: TRITON_INTERPRET=1")
+    if not why and importlib.util.find_spec("ipywidgets") is None:
+        why = "needs ipywidgets (python3 course.py lab installs it)"
+    if not why:
+        return None
+    from IPython.display import SVG
+
+    print(f"Recording your kernel {why}. Here is a picture of the lesson's.")
+    return SVG(figure.read_text("utf-8"))
+
+
 def player(s17: Any) -> Any:
     """The recorded programs with knobs; without Triton's interpreter or ipywidgets the picture of the lesson."""
-    why = gpu.lacking() or ("" if gpu.INTERPRETED else "needs Triton's interpreter: TRITON_INTERPRET=1")
-    try:
-        import ipywidgets as w
-    except ImportError:
-        why = why or "needs ipywidgets (python3 course.py lab installs it)"
-    if why:
-        from IPython.display import SVG
+    still = in_place_of_knobs(FIGURE)
+    if still is not None:
+        return still
+    import ipywidgets as w
 
-        print(f"Recording your kernel {why}. Here is a picture of the lesson's.")
-        return SVG(FIGURE.read_text("utf-8"))
     narrow = {"continuous_update": False}
     knobs = {
         "splits": w.IntSlider(1, min=1, max=4, description="splits", **narrow),
@@ -293,7 +302,7 @@ def player(s17: Any) -> Any:
         try:
             recorded = record(s17, replace(Setup(), **{name: knob.value for name, knob in knobs.items()}))
         except Exception as error:  # a kernel that is being written may raise anything
-            picture.value = f"<div class='kit-error' style='padding:1em;color:{BLAME}'>{escape(_innermost(error))}</div>"
+            picture.value = f"<div class='kit-error' style='padding:1em;color:{BLAME}'>{escape(innermost(error))}</div>"
             return
         if not recorded.tiles:
             picture.value = "<div class='kit-error' style='padding:1em'>Your kernel has loaded no keys.</div>"
@@ -312,7 +321,7 @@ def player(s17: Any) -> Any:
     return box
 
 
-def _innermost(error: BaseException) -> str:
+def innermost(error: BaseException) -> str:
     """What went wrong inside the kernel, out of the interpreter's wrappers."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -14,6 +14,7 @@ from typing import Any
 
 from kit import gpu, reach
 from kit.drawing import BLAME, CARD, DECODE, EMPTY, FONT, INK, LINE, MARGIN, PREFILL, SOFT, TINTS, WIDTH, Pen
+from kit.programs import in_place_of_knobs, innermost
 
 FIGURE = Path(__file__).resolve().parents[2] / "lessons" / "figures" / "s18_tiles.svg"
 HEAD_DIM = 32
@@ -287,16 +288,11 @@ def figure(s18: Any) -> str:
 
 def player(s18: Any) -> Any:
     """The recorded step with knobs; without ipywidgets or the interpreter the picture of the lesson."""
-    why = gpu.lacking() or ("" if gpu.INTERPRETED else "needs Triton's interpreter: TRITON_INTERPRET=1")
-    try:
-        import ipywidgets as w
-    except ImportError:
-        why = why or "needs ipywidgets (python3 course.py lab installs it)"
-    if why:
-        from IPython.display import SVG
+    still = in_place_of_knobs(FIGURE)
+    if still is not None:
+        return still
+    import ipywidgets as w
 
-        print(f"Recording your kernel {why}. Here is a picture of the lesson's.")
-        return SVG(FIGURE.read_text("utf-8"))
     step = w.Dropdown(options=list(SETUPS), description="step")
     knobs = {
         "queries": w.SelectionSlider(options=(4, 8, 16), value=4, description="queries", continuous_update=False),
@@ -316,10 +312,7 @@ def player(s18: Any) -> Any:
         try:
             state["recorded"] = record(s18, replace(SETUPS[step.value], **{n: knob.value for n, knob in knobs.items()}))
         except Exception as error:  # a kernel that is being written may raise anything
-            while error.__cause__ is not None:
-                error = error.__cause__  # type: ignore[assignment]
-            words = escape(f"{type(error).__name__}: {error}")
-            picture.value = f"<div class='kit-error' style='padding:1em;color:{BLAME}'>{words}</div>"
+            picture.value = f"<div class='kit-error' style='padding:1em;color:{BLAME}'>{escape(innermost(error))}</div>"
             return
         number.max = play.max = len(state["recorded"].programs) - 1
         draw()
